@@ -257,8 +257,8 @@ def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> Iterator[Call
             db.session.commit()
             jobs.tick()
 
-    with ThreadPoolExecutor(1) as others:
-        yield lambda: others.submit(close)
+    with ThreadPoolExecutor(1) as pool:
+        yield lambda: pool.submit(close)
 
 
 @on_postgresql
@@ -375,12 +375,12 @@ def test_then_may_fill_the_next_batch(
 def test_batch_of_another_app_takes_no_runs(
     jobs: CronJobs, another: tuple[Flask, SQLAlchemy]
 ) -> None:
-    other, other_db = another
+    other_app, other_db = another
 
-    @CronJobs(other).task
+    @CronJobs(other_app).task
     def elsewhere() -> None: ...
 
-    with jobs.batch("b"), other.app_context():
+    with jobs.batch("b"), other_app.app_context():
         other_db.create_all()
         elsewhere.enqueue()
         other_db.session.commit()

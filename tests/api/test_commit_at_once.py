@@ -164,20 +164,20 @@ class TestItRaises:
 @on_both
 def test_lock_timeout_leaves_nothing_begun(db: SQLAlchemy, jobs: CronJobs, work: Work) -> None:
     """Another transaction inserts the key, or holds SQLite's lock."""
-    with db.engine.connect() as other:
-        if other.dialect.name == "sqlite":
+    with db.engine.connect() as connection:
+        if connection.dialect.name == "sqlite":
             db.session.execute(text("PRAGMA busy_timeout = 1"))
-            other.exec_driver_sql("BEGIN IMMEDIATE")
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
             db.session.execute(text("SET lock_timeout = '50ms'"))
-            other.execute(
+            connection.execute(
                 text("INSERT INTO job_runs (job_type, idempotency_key) VALUES ('a', 'k')")
             )
         db.session.commit()
         with pytest.raises(DBAPIError):
             work.using(idempotency_key="k").enqueue(1)
         assert not db.session().in_transaction()
-        other.rollback()
+        connection.rollback()
     assert work.using(idempotency_key="k").enqueue(1).is_new
     assert runs(db) == 1
 

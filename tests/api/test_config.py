@@ -59,15 +59,15 @@ def read(name: str, value: Any) -> Any:
 
 
 def test_nothing_given_is_the_defaults_and_other_keys_are_not_read() -> None:
-    read = read_settings({"SECRET_KEY": "x", "CRONJOB_LEASE": "typo of another"})
-    assert vars(read) == vars(Settings())
+    settings = read_settings({"SECRET_KEY": "x", "CRONJOB_LEASE": "typo of another"})
+    assert vars(settings) == vars(Settings())
 
 
 @pytest.mark.parametrize("name", VALUES)
 def test_value_is_read_or_refused_by_name(name: str) -> None:
-    taken, refused = VALUES[name]
-    for value, kept in taken:
-        assert (read(name, value), type(read(name, value))) == (kept, type(kept))
+    accepted, refused = VALUES[name]
+    for value, setting in accepted:
+        assert (read(name, value), type(read(name, value))) == (setting, type(setting))
     for value in refused:
         with pytest.raises(ConfigError, match=f"^CRONJOBS_{name} is .*Give ") as refusal:
             read(name, value)
@@ -81,10 +81,10 @@ def test_value_is_read_or_refused_by_name(name: str) -> None:
 
 
 def test_every_token_that_is_taken_arrives_in_a_header() -> None:
-    for token in filter(None, (kept for _, kept in VALUES["TICK_TOKEN"][0])):
-        given = Authorization.from_header(f"Bearer {token}")
-        assert given is not None
-        assert given.token == token
+    for token in filter(None, (token_value for _, token_value in VALUES["TICK_TOKEN"][0])):
+        header = Authorization.from_header(f"Bearer {token}")
+        assert header is not None
+        assert header.token == token
 
 
 @pytest.mark.parametrize(

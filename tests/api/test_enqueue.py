@@ -54,9 +54,9 @@ class TestTransaction:
         assert isinstance(run, JobRun)
         assert run.payload == {"user_id": 1, "week": "then"}
         db.session.commit()
-        (found,) = runs(db)
-        assert (found.job_type, found.status, found.queue) == ("greet", "queued", "mail")
-        assert (found.priority, found.max_attempts, found.attempts) == (2, 4, 0)
+        (row,) = runs(db)
+        assert (row.job_type, row.status, row.queue) == ("greet", "queued", "mail")
+        assert (row.priority, row.max_attempts, row.attempts) == (2, 4, 0)
 
     def test_nothing_is_stored_if_the_arguments_are_wrong(self, db: SQLAlchemy, greet: Any) -> None:
         for args, wrong in ((), {}), ((), {"user": 1}), ((1,), {"extra": 2}), ((1, "x", 3), {}):
@@ -180,7 +180,7 @@ class TestUncommitted:
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings, end: str, then: str
     ) -> None:
         with app.app_context():
-            lost = greet.enqueue(1, "x").id
+            run_id = greet.enqueue(1, "x").id
             getattr(db.session, end)()
             if then == "enqueue":
                 greet.using(commit=True).enqueue(2, "y")
@@ -188,7 +188,7 @@ class TestUncommitted:
                 db.session.execute(select(1))
                 getattr(db.session, then)()
         (warning,) = warnings()
-        assert f"so lost: greet (run {lost}). Call db.session.commit()" in warning
+        assert f"so lost: greet (run {run_id}). Call db.session.commit()" in warning
 
     def test_a_handler_that_removes_the_session_is_told_of_what_it_lost(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs, greet: Greet
@@ -203,8 +203,8 @@ class TestUncommitted:
         with app.app_context():
             run = forget.using(commit=True).enqueue().id
             jobs.tick()
-            kept = db.session.get_one(JobRun, run).last_error
-        assert "Enqueued and never committed, so lost: greet (run" in (kept or "")
+            error = db.session.get_one(JobRun, run).last_error
+        assert "Enqueued and never committed, so lost: greet (run" in (error or "")
 
     def test_run_is_warned_of_once_though_its_key_is_used_twice_and_not_if_it_exists(
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings

@@ -59,15 +59,15 @@ class TestOptions:
         timed = greet.using(priority=9, run_at=WHEN).enqueue_many([{"user_id": 2}] * 2)
         delayed = greet.using(delay=timedelta(minutes=5)).enqueue_many([{"user_id": 3}] * 2)
         db.session.commit()
-        found = by_id(db)
-        assert [found[run].payload["user_id"] for run in plain] == [0, 1]
-        assert found[plain[0]].payload["week"] == "é\"'\n"
+        rows = by_id(db)
+        assert [rows[run].payload["user_id"] for run in plain] == [0, 1]
+        assert rows[plain[0]].payload["week"] == "é\"'\n"
         for ids, priority, delay in ((plain, 2, 0), (delayed, 2, 300)):
-            assert {found[run].priority for run in ids} == {priority}
-            due = [(found[run].run_at - found[run].created_at).total_seconds() for run in ids]
+            assert {rows[run].priority for run in ids} == {priority}
+            due = [(rows[run].run_at - rows[run].created_at).total_seconds() for run in ids]
             assert due == pytest.approx([delay] * 2, abs=0.1)
-        assert {(found[run].priority, found[run].run_at) for run in timed} == {(9, WHEN)}
-        assert {found[run].scheduled_for for run in timed} == {WHEN}
+        assert {(rows[run].priority, rows[run].run_at) for run in timed} == {(9, WHEN)}
+        assert {rows[run].scheduled_for for run in timed} == {WHEN}
         assert plain.is_new == [True, True]
 
     def test_one_key_for_many_runs_is_refused(self, greet: Greet) -> None:
@@ -127,15 +127,15 @@ class TestKeys:
                 db.session.rollback()
             else:
                 db.session.commit()
-            found = by_id(db)
-            kept = {run.idempotency_key or "": run.id for run in found.values()}
+            rows = by_id(db)
+            ids_by_key = {run.idempotency_key or "": run.id for run in rows.values()}
             if is_lost:
-                model = kept
+                model = ids_by_key
                 continue
-            assert kept == model
+            assert ids_by_key == model
             for n, (key, run) in enumerate(zip(keys, ids, strict=True)):
                 if run in ids.new and keys.index(key) == n:
-                    assert found[run].payload["user_id"] == n
+                    assert rows[run].payload["user_id"] == n
 
     @on_both
     def test_a_key_of_another_task_is_refused_and_nothing_is_enqueued(
@@ -144,8 +144,8 @@ class TestKeys:
         @jobs.task
         def charge(user_id: int) -> None: ...
 
-        held = charge.using(idempotency_key="m", commit=True).enqueue(1).id
-        expected = rf"^payloads\[2\]: .*is held by run {held} of the task charge"
+        holder = charge.using(idempotency_key="m", commit=True).enqueue(1).id
+        expected = rf"^payloads\[2\]: .*is held by run {holder} of the task charge"
         with pytest.raises(KeyConflict, match=expected):
             once.enqueue_many([keyed(0, "b"), keyed(1, "z"), keyed(2, "m"), keyed(3, "a")])
         once.enqueue(9, "after")  # The transaction is as good as before.
@@ -167,8 +167,8 @@ class TestKeys:
             return find(connection, keys)
 
         monkeypatch.setattr(store, "_holders", deleted_first)
-        kept = once.using(unique_while="kept")
-        ids = kept.enqueue_many([keyed(1, "a"), keyed(0, "c"), keyed(2, "b")])
+        while_kept = once.using(unique_while="kept")
+        ids = while_kept.enqueue_many([keyed(1, "a"), keyed(0, "c"), keyed(2, "b")])
         db.session.commit()
         assert ids.is_new == [True, True, True]
         assert [by_id(db)[run].payload["user_id"] for run in ids] == [1, 0, 2]
@@ -185,10 +185,10 @@ class TestGenerators:
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(enqueue_module, "INSERTED_AT_ONCE", 10)
-        sent, seen = statements(db.engine, "INSERT INTO job_runs"), list[int]()
-        ids = greet.enqueue_many(self.counted(35, sent, seen))
-        assert len(ids) == len(sent) * 10 - 5 == 35
-        assert seen == [n // 10 for n in range(35)]
+        inserts, counts = statements(db.engine, "INSERT INTO job_runs"), list[int]()
+        ids = greet.enqueue_many(self.counted(35, inserts, counts))
+        assert len(ids) == len(inserts) * 10 - 5 == 35
+        assert counts == [n // 10 for n in range(35)]
 
     def test_that_raise_leave_nothing(
         self, db: SQLAlchemy, greet: Greet, monkeypatch: pytest.MonkeyPatch

@@ -50,19 +50,19 @@ def test_attributes_are_those_of_the_row_without_a_query(
     db: SQLAlchemy, greet: Any, options: dict[str, Any]
 ) -> None:
     week = ["x", "é\"'\n\t\\", "😀", 2**64, 1.5, None, True, [1, (2, {"a": []})]]
-    sent = statements(db.engine)
+    log = statements(db.engine)
     run = greet.using(**options).enqueue(7, week)
-    given = columns(run)
-    assert sum("INSERT INTO job_runs" in statement for statement in sent) == 1
-    assert not any(statement.startswith("SELECT job_runs") for statement in sent)
+    values = columns(run)
+    assert sum("INSERT INTO job_runs" in statement for statement in log) == 1
+    assert not any(statement.startswith("SELECT job_runs") for statement in log)
     assert inspect(run).persistent
     assert run not in db.session.dirty
     db.session.commit()
-    with Session(db.engine) as other:
-        loaded = other.get_one(JobRun, run.id)
-        assert columns(loaded) == given
-        assert type(loaded.run_at) is type(given["run_at"])
-    assert columns(run) == given  # After the commit: read again.
+    with Session(db.engine) as session:
+        loaded = session.get_one(JobRun, run.id)
+        assert columns(loaded) == values
+        assert type(loaded.run_at) is type(values["run_at"])
+    assert columns(run) == values  # After the commit: read again.
 
 
 def test_it_is_the_one_that_a_query_finds(db: SQLAlchemy, greet: Any) -> None:
@@ -100,16 +100,16 @@ def test_a_run_with_the_id_of_one_that_was_rolled_back_has_its_own_values(
 def test_after_a_savepoint_that_was_rolled_back_the_session_goes_on(
     db: SQLAlchemy, greet: Any
 ) -> None:
-    kept = greet.enqueue(1)
+    third = greet.enqueue(1)
     savepoint = db.session.begin_nested()
     dropped = greet.enqueue(2).id
     savepoint.rollback()
     assert greet.enqueue(3).payload == {"user_id": 3}
     db.session.commit()
-    found = {run.payload["user_id"]: run.id for run in db.session.scalars(select(JobRun))}
-    assert set(found) == {1, 3}
-    assert found[1] == kept.id
-    assert db.engine.dialect.name == "sqlite" or dropped not in found.values()
+    ids = {run.payload["user_id"]: run.id for run in db.session.scalars(select(JobRun))}
+    assert set(ids) == {1, 3}
+    assert ids[1] == third.id
+    assert db.engine.dialect.name == "sqlite" or dropped not in ids.values()
 
 
 def definition(name: str | None) -> JobDefinition:
@@ -145,11 +145,11 @@ def enqueue(greet: Any, many: bool) -> None:
 @pytest.mark.parametrize("flushes", [True, False])
 def test_hook_of_a_mapper_may_enqueue(db: SQLAlchemy, greet: Any, flushes: bool) -> None:
     """Such as one that runs after the INSERT of an order, in the midst of the flush."""
-    made: list[JobRun] = []
+    twice: list[JobRun] = []
 
     def hook(*_: object) -> None:
         with nullcontext() if flushes else db.session.no_autoflush:
-            made.append(greet.enqueue(1))
+            twice.append(greet.enqueue(1))
             greet.enqueue_many([{"user_id": 2}])
 
     with listening(JobDefinition, "after_insert", hook):
@@ -157,7 +157,7 @@ def test_hook_of_a_mapper_may_enqueue(db: SQLAlchemy, greet: Any, flushes: bool)
         db.session.commit()
     runs = db.session.scalars(select(JobRun).order_by(JobRun.id)).all()
     assert [run.payload["user_id"] for run in runs] == [1, 2]
-    assert runs[0] is made[0]
+    assert runs[0] is twice[0]
 
 
 @contextmanager

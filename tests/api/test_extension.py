@@ -46,10 +46,10 @@ def test_second_initialization_is_refused(app: Flask) -> None:
 def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
     app: Flask, name: str, wrong: Any
 ) -> None:
-    given: Any = {name: wrong}
-    for initialize in (CronJobs, lambda app, **given: CronJobs(**given).init_app(app)):
+    options: Any = {name: wrong}
+    for initialize in (CronJobs, lambda app, **options: CronJobs(**options).init_app(app)):
         with pytest.raises(SetupError, match=rf"^{name} is .*\. Give a function that takes"):
-            initialize(app, **given)
+            initialize(app, **options)
 
 
 def with_the_user(function: Callable[[str, str], bool]) -> Callable[..., bool]:
@@ -133,28 +133,28 @@ def test_two_apps_in_one_process_share_tasks_and_nothing_else(
     app: Flask, db: SQLAlchemy, another: tuple[Flask, SQLAlchemy]
 ) -> None:
     jobs = CronJobs()
-    said: list[str] = []
+    calls: list[str] = []
 
     @jobs.task
     def hello(name: str) -> None:
-        said.append(name)
+        calls.append(name)
 
-    other, other_db = another
-    for each, attempts in ((app, 3), (other, 5)):
-        each.config["CRONJOBS_MAX_ATTEMPTS"] = attempts
-        jobs.init_app(each)
+    other_app, other_db = another
+    for one_app, attempts in ((app, 3), (other_app, 5)):
+        one_app.config["CRONJOBS_MAX_ATTEMPTS"] = attempts
+        jobs.init_app(one_app)
     with app.app_context():
         db.create_all()
         assert hello.using(commit=True).enqueue("one").max_attempts == 3
-    with other.app_context():
+    with other_app.app_context():
         other_db.create_all()
         assert other_db.session.scalars(select(JobRun)).all() == []
         assert hello.using(commit=True).enqueue("two").max_attempts == 5
         assert jobs.tick().succeeded == 1
-    assert said == ["two"]
+    assert calls == ["two"]
     with app.app_context():
         assert jobs.tick().succeeded == 1
-    assert said == ["two", "one"]
+    assert calls == ["two", "one"]
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
@@ -172,8 +172,8 @@ def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migratin
     for command in ("", "list", "init", "doctor", "doctor --json"):
         result = app.test_cli_runner().invoke(args=["jobs", "admin", *command.split()])
         assert result.exit_code == 1
-        said = " ".join(result.output.split())
-        assert "SQLite in memory, where all share one connection" in said
-        assert "Use a file" in said
-        assert "admin init" not in said
-        assert "migrat" not in said
+        output = " ".join(result.output.split())
+        assert "SQLite in memory, where all share one connection" in output
+        assert "Use a file" in output
+        assert "admin init" not in output
+        assert "migrat" not in output

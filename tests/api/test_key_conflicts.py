@@ -61,17 +61,17 @@ def test_no_message_has_a_key_that_may_hide_a_value(
     login.enqueue("s3cret")
     login.enqueue("s3cret", 1)
     key = "login:s3cret"
-    with pytest.raises(KeyConflict) as taken:
+    with pytest.raises(KeyConflict) as conflict:
         other.using(idempotency_key=key).enqueue("s3cret")
     with pytest.raises(StateConflict) as moved:
         login.using(idempotency_key=key, replace=True).enqueue("n3w")
     same = jobs.task(name="same", unique="login:{token}")(lambda token: None)
     with pytest.raises(KeyConflict) as second:
         same.enqueue_many([{"token": "s3cret"}])
-    said = f"{caplog.text} {taken.value} {moved.value} {second.value}"
-    assert "is held by run 1" in said
-    assert "s3cret" not in said
-    assert "n3w" not in said
+    messages = f"{caplog.text} {conflict.value} {moved.value} {second.value}"
+    assert "is held by run 1" in messages
+    assert "s3cret" not in messages
+    assert "n3w" not in messages
 
 
 @on_both

@@ -91,11 +91,11 @@ def test_signals_know_the_label(jobs: CronJobs, db: SQLAlchemy, bill: Any) -> No
     bill.enqueue(1)
     gone = bill.enqueue(2)
     db.session.commit()
-    with heard(signals.run_started, signals.run_succeeded, signals.run_cancelled) as told:
+    with heard(signals.run_started, signals.run_succeeded, signals.run_cancelled) as outcomes:
         jobs.cancel(gone.id)
         jobs.tick()
     labels = ["invoice 2, nobody", "invoice 1, nobody", "invoice 1, nobody"]
-    assert [each.label for each in told] == labels
+    assert [outcome.label for outcome in outcomes] == labels
 
 
 def test_letters_that_are_joined_or_kept_apart_pass_in_names(jobs: CronJobs) -> None:

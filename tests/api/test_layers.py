@@ -149,8 +149,8 @@ class TestEachLayer:
     ) -> None:
         def added() -> set[str]:
             with db.engine.connect() as connection:
-                found = compare_metadata(MigrationContext.configure(connection), db.metadata)
-            return {change[1].name for change in found if change[0] == "add_table"}
+                changes = compare_metadata(MigrationContext.configure(connection), db.metadata)
+            return {change[1].name for change in changes if change[0] == "add_table"}
 
         with app.app_context():
             db.metadata.drop_all(db.engine)
@@ -234,11 +234,11 @@ class TestPlain:
 
         def make(metadata: MetaData, kind: type[Session] = Session) -> tuple[Flask, Any, CronJobs]:
             app.extensions["session"] = scoped_session(sessionmaker(engine, class_=kind))
-            given = {"session": app.extensions["session"], "engine": engine, "metadata": metadata}
-            jobs = CronJobs(app, **given)
+            options = {"session": app.extensions["session"], "engine": engine, "metadata": metadata}
+            jobs = CronJobs(app, **options)
             with app.app_context():
                 metadata.create_all(engine)
-            return app, given["session"], jobs
+            return app, options["session"], jobs
 
         yield make
         app.extensions["session"].remove()
@@ -250,11 +250,11 @@ class TestPlain:
         app, session, jobs = make(Base.metadata)
         if removes:
             app.teardown_appcontext(lambda error: session.remove())
-        seen: list[Session] = []
+        sessions: list[Session] = []
 
         @jobs.task
         async def together() -> None:
-            seen.append(session())
+            sessions.append(session())
             await asyncio.sleep(0.05)
             assert not session().in_transaction()
             session.execute(select(1))
@@ -269,7 +269,7 @@ class TestPlain:
                 together.using(commit=True).enqueue_many([{}, {}])
             alone.using(commit=True).enqueue_many([{}, {}])
             assert jobs.tick().succeeded == (4 if removes else 2)
-        assert len(set(map(id, seen))) == len(seen)
+        assert len(set(map(id, sessions))) == len(sessions)
 
 
 @on_postgresql
@@ -293,7 +293,7 @@ class TestPsycopg2:
             engine = db.engine
             plain = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
             if returned:
-                event.listen(engine, "do_connect", lambda *given: psycopg2.connect(plain))
+                event.listen(engine, "do_connect", lambda *args: psycopg2.connect(plain))
             else:
                 engine.pool._creator = lambda: psycopg2.connect(plain)
             with pytest.raises(

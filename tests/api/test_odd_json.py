@@ -89,8 +89,8 @@ def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
     Own.__table__.create(db.engine)
     db.session.add(Own(id=1))
     db.session.commit()
-    written = 'UPDATE own SET value = \'{"f": 1.5, "day": "2026-01-02"}\''
-    db.session.execute(db.text(written))
+    update = 'UPDATE own SET value = \'{"f": 1.5, "day": "2026-01-02"}\''
+    db.session.execute(db.text(update))
     db.session.commit()
     (value,) = db.session.execute(db.text("SELECT value FROM own")).one()
     if isinstance(value, str):  # On SQLite, the engine's functions are for typed columns.
@@ -99,49 +99,49 @@ def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
 
 
 def test_runs_have_plain_json(db: SQLAlchemy, jobs: CronJobs, admin: Command) -> None:
-    seen: list[object] = []
+    payloads: list[object] = []
 
     @jobs.task(retry=AGAIN, unique="{f}")
     def work(f: float, day: str) -> dict[str, object]:
-        seen.append((f, day))
+        payloads.append((f, day))
         return {"f": f, "day": day}
 
     run = work.using(commit=True).enqueue(**ODD)
-    found = work.using(commit=True).enqueue(**ODD)
-    assert (found.id, found.payload) == (run.id, ODD)
+    second = work.using(commit=True).enqueue(**ODD)
+    assert (second.id, second.payload) == (run.id, ODD)
     assert jobs.tick().succeeded == 1
-    assert repr(seen) == "[(1.5, '2026-01-02')]"
+    assert repr(payloads) == "[(1.5, '2026-01-02')]"
     db.session.refresh(run)
     assert (run.payload, run.result) == (ODD, ODD)
     assert repr(run.result) == repr(ODD)
     assert db.session.execute(db.select(JobRun.payload, JobRun.result)).one() == (ODD, ODD)
     assert db.session.scalar(db.select(JobRun.result["day"].as_string())) == "2026-01-02"
-    shown = admin("show", str(run.id), "--json")
-    assert (shown["payload"], shown["result"]) == (ODD, ODD)
+    page = admin("show", str(run.id), "--json")
+    assert (page["payload"], page["result"]) == (ODD, ODD)
     assert '"2026-01-02"' in admin("show", str(run.id))
     again = admin("again", str(run.id), "--json")
     assert again is not None
     assert jobs.tick().succeeded == 1
-    assert repr(seen[1]) == "(1.5, '2026-01-02')"
+    assert repr(payloads[1]) == "(1.5, '2026-01-02')"
 
 
 def test_what_a_session_writes_is_plain_json(db: SQLAlchemy, jobs: CronJobs) -> None:
-    seen: list[object] = []
-    jobs.task(name="it")(lambda **given: seen.append(given))
+    payloads: list[object] = []
+    jobs.task(name="it")(lambda **payload: payloads.append(payload))
     run = jobs.enqueue("it", commit=True)
     db.session.add(run)
     run.payload = dict(ODD)
     db.session.commit()
     assert jobs.tick().succeeded == 1
-    assert repr(seen) == repr([ODD])
+    assert repr(payloads) == repr([ODD])
 
 
 def test_definitions_have_plain_json(db: SQLAlchemy, jobs: CronJobs, admin: Command) -> None:
-    seen: list[object] = []
+    payloads: list[object] = []
 
     @jobs.task
     def work(f: float, day: str) -> None:
-        seen.append((f, day))
+        payloads.append((f, day))
 
     jobs.add_definition("daily", "work", schedule="@daily", payload=ODD)
     assert jobs.tick().recorded == 0
@@ -149,7 +149,7 @@ def test_definitions_have_plain_json(db: SQLAlchemy, jobs: CronJobs, admin: Comm
     assert admin("definitions", "--json")["definitions"][0]["name"] == "daily"
     admin("run", "daily")
     assert jobs.tick().succeeded == 1
-    assert repr(seen) == "[(1.5, '2026-01-02')]"
+    assert repr(payloads) == "[(1.5, '2026-01-02')]"
     # The slots that were missed have a JSON note, which the statement returns.
     db.session.execute(db.text("UPDATE job_definitions SET next_run_at = '2026-01-01'"))
     db.session.commit()
@@ -157,49 +157,49 @@ def test_definitions_have_plain_json(db: SQLAlchemy, jobs: CronJobs, admin: Comm
 
 
 def test_results_of_once_and_of_steps_are_the_same_the_second_time(jobs: CronJobs) -> None:
-    seen: list[object] = []
+    results: list[object] = []
 
     @jobs.task(retry=AGAIN)
     def work() -> None:
         step, effect = jobs.step("step", lambda: ODD), jobs.once("effect", lambda: ODD)
-        seen.append((step, effect))
+        results.append((step, effect))
         if current_run.attempt == 1:
             raise ConnectionError("the mail server is away")
 
     work.using(commit=True).enqueue()
     assert jobs.tick().attempts == 2
-    assert repr(seen) == repr([(ODD, ODD)] * 2)
+    assert repr(results) == repr([(ODD, ODD)] * 2)
 
 
 def test_payloads_of_signals_are_plain_json(db: SQLAlchemy, jobs: CronJobs, admin: Command) -> None:
-    seen: list[object] = []
+    signals: list[object] = []
 
     @jobs.task
     def work() -> None:
-        seen.append(jobs.wait("paid"))
+        signals.append(jobs.wait("paid"))
 
     run = work.using(commit=True).enqueue()
     assert jobs.signal(run.id, "paid", ODD)
     db.session.commit()
     assert jobs.tick().succeeded == 1
-    assert repr(seen) == repr([ODD])
+    assert repr(signals) == repr([ODD])
     (step,) = admin("show", str(run.id), "--json")["steps"]
     assert step["result"] == ODD
 
 
 def test_runs_of_then_have_plain_json(db: SQLAlchemy, jobs: CronJobs) -> None:
-    seen: list[object] = []
+    payloads: list[object] = []
     jobs.task(name="it")(lambda: None)
 
     @jobs.task(priority=7)
     def then(f: float, day: str) -> None:
-        seen.append((f, day))
+        payloads.append((f, day))
 
     with jobs.batch("all", then=then, then_payload=ODD):
         jobs.enqueue("it")
     db.session.commit()
     assert jobs.tick().succeeded == 2
-    assert repr(seen) == "[(1.5, '2026-01-02')]"
+    assert repr(payloads) == "[(1.5, '2026-01-02')]"
 
 
 @pytest.mark.pages

@@ -83,7 +83,7 @@ def test_an_encoding_without_all_characters_is_refused(
         db.create_all()
         with pytest.raises(SetupError, match=rf"{whose} is LATIN1.* ENCODING 'UTF8'"):
             jobs.tick()
-        assert "encoding" in {each.id for each in examine(state_of()) if each.level == "error"}
+        assert "encoding" in {row.id for row in examine(state_of()) if row.level == "error"}
         db.engine.dispose()
     if whose == "server_encoding":
         postgres_server.drop_database(url.render_as_string(hide_password=False))
@@ -144,10 +144,10 @@ def test_worker_whose_threads_gevent_has_patched_says_so(
     """A handler that computes lost its lease at each attempt, and nothing said why."""
     jobs.task(name="it")(lambda: None)
     jobs.enqueue("it", commit=True)
-    lost = rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)
+    expired = rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)
     assert jobs.tick().reclaimed == 1
-    assert any(said.startswith("gevent has patched threads") for said in caplog.messages) == gevent
-    assert ("gevent has patched threads" in str(rows.get(lost).last_error)) == gevent
+    assert any(line.startswith("gevent has patched threads") for line in caplog.messages) == gevent
+    assert ("gevent has patched threads" in str(rows.get(expired).last_error)) == gevent
 
 
 @pytest.mark.parametrize("why", ["the lease ran out", "the lease was lost to another worker"])
@@ -159,7 +159,7 @@ def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
         object.__setattr__(state.settings, "lease", 0.5)
         for duty in ("_renew", "_watch"):
             monkeypatch.setattr(Keeper, duty, lambda keeper: time.monotonic() + 60)
-    said: list[str] = []
+    errors: list[str] = []
 
     @jobs.task(retry=False, timeout=30)
     def computes() -> None:
@@ -170,10 +170,10 @@ def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
             while True:
                 time.sleep(0.01)
         except LeaseLost as lost:
-            said.append(str(lost))
+            errors.append(str(lost))
             raise
 
     computes.using(commit=True).enqueue()
     jobs.tick()
-    assert [each.partition(". ")[2][:6] for each in said] == ["gevent"]
-    assert said[0].startswith(why)
+    assert [error.partition(". ")[2][:6] for error in errors] == ["gevent"]
+    assert errors[0].startswith(why)

@@ -91,13 +91,13 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
     jobs: CronJobs, another: tuple[Flask, SQLAlchemy]
 ) -> None:
     """Whether a handler of this app does it or one of that app."""
-    other, other_db = another
-    other_jobs = CronJobs(other)
+    other_app, other_db = another
+    other_jobs = CronJobs(other_app)
     paid: list[str] = []
 
     @jobs.task
     def shop() -> None:
-        with other.app_context():
+        with other_app.app_context():
             other_jobs.once("pay:1", paid.append, "by the shop")
         jobs.once("pay:1", paid.append, "here")
 
@@ -105,12 +105,12 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
     def office() -> None:
         other_jobs.once("pay:1", paid.append, "by the office")
 
-    with other.app_context():
+    with other_app.app_context():
         other_db.create_all()
         office.using(commit=True).enqueue()
     shop.using(commit=True).enqueue()
     assert jobs.tick().succeeded == 1
-    with other.app_context():
+    with other_app.app_context():
         assert other_jobs.tick().succeeded == 1
         effect = other_db.session.scalars(other_db.select(JobEffect)).one()
         assert (effect.state, effect.run_id) == ("done", None)
@@ -149,16 +149,16 @@ def test_effect_that_its_timeout_or_the_end_of_its_process_interrupted_is_in_dou
 
     How far the effect came is known to nobody: so it is not done again.
     """
-    done: list[int] = []
+    attempts: list[int] = []
 
     def effect() -> None:
-        done.append(current_run.attempt)
+        attempts.append(current_run.attempt)
         if timeout is None:
             raise SystemExit(-241)
         time.sleep(120)
 
     run = perform(lambda: jobs.once("mail:1", effect), retry=AGAIN, timeout=timeout)
-    assert (run.status, run.attempts, done) == ("succeeded", 2, [1])
+    assert (run.status, run.attempts, attempts) == ("succeeded", 2, [1])
     assert states() == ["in_doubt"]
 
 
@@ -167,7 +167,7 @@ def test_interruption_while_the_mark_is_written_leaves_no_doubt(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
 ) -> None:
     """The INSERT is slow, and the timeout comes meanwhile: the effect was not begun."""
-    done: list[int] = []
+    attempts: list[int] = []
     db.session.execute(
         text(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
@@ -180,10 +180,10 @@ def test_interruption_while_the_mark_is_written_leaves_no_doubt(
     db.session.commit()
 
     def send() -> None:
-        jobs.once("mail:1", lambda: done.append(current_run.attempt))
+        jobs.once("mail:1", lambda: attempts.append(current_run.attempt))
 
     run = perform(send, retry=AGAIN, timeout=0.3)
-    assert (run.status, run.attempts, done) == ("succeeded", 2, [2])
+    assert (run.status, run.attempts, attempts) == ("succeeded", 2, [2])
     assert states() == ["done"]
 
 
@@ -214,13 +214,13 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
 def test_others_wait_for_the_first_caller_and_do_the_effect_if_it_raises(
     app: Flask, jobs: CronJobs, fails: bool
 ) -> None:
-    begun, gate = threading.Event(), threading.Event()
+    started, gate = threading.Event(), threading.Event()
     calls: list[int] = []
     results: list[str | None] = []
 
     def effect() -> str:
         calls.append(1)
-        begun.set()
+        started.set()
         gate.wait(60)
         if fails and len(calls) == 1:
             raise ConnectionError("not done")
@@ -235,7 +235,7 @@ def test_others_wait_for_the_first_caller_and_do_the_effect_if_it_raises(
 
     threads = [threading.Thread(target=call) for _ in range(3)]
     threads[0].start()
-    assert begun.wait(60)
+    assert started.wait(60)
     for thread in threads[1:]:
         thread.start()
     time.sleep(0.2)
@@ -309,12 +309,12 @@ def test_one_effect_in_two_threads_of_a_handler_is_refused(
     jobs: CronJobs, perform: Perform
 ) -> None:
     """They have one token, by which they could not tell each other's marks from their own."""
-    done: list[str] = []
+    calls: list[str] = []
     refused = threading.Event()
 
     def effect() -> str:
         assert refused.wait(60)
-        done.append("k")
+        calls.append("k")
         return "sent"
 
     def second() -> None:
@@ -330,7 +330,7 @@ def test_one_effect_in_two_threads_of_a_handler_is_refused(
         return await first
 
     assert perform(handler).result == "sent"
-    assert (done, once._doing) == (["k"], {})
+    assert (calls, once._doing) == (["k"], {})
 
 
 @on_both

@@ -48,9 +48,9 @@ def test_redaction_stops_at_a_depth_instead_of_the_stack() -> None:
     deep: Any = "bottom"
     for _ in range(500):
         deep = [deep]
-    shown = redacted(deep, ())
-    assert "bottom" not in str(shown)
-    assert "…" in str(shown)
+    text = redacted(deep, ())
+    assert "bottom" not in str(text)
+    assert "…" in str(text)
 
 
 PLAIN = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}

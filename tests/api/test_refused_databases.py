@@ -82,11 +82,11 @@ class TestAnEngineThatComesLater:
 
     def test_each_command_says_the_same(self, app: Flask, name: str) -> None:
         for command in ("tick", "work", "admin", "admin show 1", "admin definitions", "admin init"):
-            done = app.test_cli_runner().invoke(args=["jobs", *command.split()])
-            assert (done.exit_code, done.output) == (1, f"Error: {the_sentence(name)}\n")
-        done = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
-        assert done.exit_code == 1
-        assert the_sentence(name) in " ".join(done.output.split())
+            result = app.test_cli_runner().invoke(args=["jobs", *command.split()])
+            assert (result.exit_code, result.output) == (1, f"Error: {the_sentence(name)}\n")
+        result = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
+        assert result.exit_code == 1
+        assert the_sentence(name) in " ".join(result.output.split())
 
     def test_health_is_down_and_the_log_says_why(
         self, app: Flask, name: str, caplog: pytest.LogCaptureFixture

@@ -50,12 +50,12 @@ def test_plain_call_is_a_plain_call(bare: CronJobs) -> None:
 
 
 def test_keywords_are_kept(bare: CronJobs) -> None:
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "queue": "mail", "priority": 5, "retry": Retry(max_attempts=3), "concurrency": 2,
         "concurrency_key": "user:{user_id}", "atomic": True,
     }  # fmt: skip
-    task = bare.task(name="weekly", timeout=timedelta(minutes=1), **given)(handler)
-    assert {name: getattr(task.options, name) for name in given} == given
+    task = bare.task(name="weekly", timeout=timedelta(minutes=1), **options)(handler)
+    assert {name: getattr(task.options, name) for name in options} == options
     assert (task.name, task.options.timeout) == ("weekly", 60.0)
 
 

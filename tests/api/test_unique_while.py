@@ -96,18 +96,18 @@ def test_run_that_is_running_holds_its_key_if_it_is_for_pending_runs(
     db: SQLAlchemy, jobs: CronJobs, options: dict[str, Any], expected: list[tuple[int, bool]]
 ) -> None:
     """One that replaces waits as a new one."""
-    seen: list[tuple[int, bool]] = []
+    results: list[tuple[int, bool]] = []
 
     @jobs.task
     def save(number: int) -> None:
         if number < 3:
-            seen.append((number, keyed.enqueue(number + 1).is_new))
+            results.append((number, keyed.enqueue(number + 1).is_new))
             db.session.commit()
 
     keyed = save.using(idempotency_key="s", **options)
     keyed.using(commit=True).enqueue(1)
     jobs.tick()
-    assert seen == expected
+    assert results == expected
     assert {run.status for run in runs(db)} == {"succeeded"}
 
 
@@ -248,9 +248,9 @@ def test_runs_of_one_key_are_one_until_it_has_ended(
 ) -> None:
     first = load.enqueue(5)
     again = jobs.enqueue("load", {"shop_id": 5, "day": "2026-01-01"})
-    other = load.enqueue(6)
+    later = load.enqueue(6)
     db.session.commit()
-    assert (first.id, first.is_new, again.is_new, other.is_new) == (again.id, False, False, True)
+    assert (first.id, first.is_new, again.is_new, later.is_new) == (again.id, False, False, True)
     many = load.enqueue_many({"shop_id": shop} for shop in (5, 7, 7, 8))
     db.session.commit()
     assert many.is_new == [False, True, False, True]
@@ -315,10 +315,10 @@ def test_replace_gives_the_waiting_run_the_new_payload(jobs: CronJobs, db: SQLAl
 
 def test_what_cannot_be_a_key_is_refused_at_the_call(jobs: CronJobs, load: Any) -> None:
     jobs.task(name="it", unique="{text}")(lambda text: None)
-    says = (
+    message = (
         r"^The unique '\{text\}' of the task it makes a key of 501 characters from this payload\."
     )
-    with pytest.raises(TaskError, match=says):
+    with pytest.raises(TaskError, match=message):
         jobs.enqueue("it", {"text": "x" * 501})
     with pytest.raises(TaskError, match="replace was given with unique_while='pending'"):
         load.using(replace=True).enqueue(5)

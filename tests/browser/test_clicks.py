@@ -44,21 +44,21 @@ def _says(browser: Browser, text: str) -> None:
 
 def _question(browser: Browser) -> str:
     """What JavaScript asks, once it does."""
-    asked: list[str] = []
+    questions: list[str] = []
 
     def asks() -> bool:
         with suppress(NoAlertPresentException):
-            asked.append(browser.switch_to.alert.text)
-        return bool(asked)
+            questions.append(browser.switch_to.alert.text)
+        return bool(questions)
 
     until(asks)
-    return asked[0]
+    return questions[0]
 
 
 def _icon(browser: Browser) -> str:
-    found = browser.find_element(By.CSS_SELECTOR, "link[rel=icon]").get_attribute("href")
-    assert found is not None
-    return found.rpartition("/")[2].partition("?")[0]
+    url = browser.find_element(By.CSS_SELECTOR, "link[rel=icon]").get_attribute("href")
+    assert url is not None
+    return url.rpartition("/")[2].partition("?")[0]
 
 
 def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, site: Site) -> None:

@@ -77,13 +77,13 @@ def axe() -> str:
 
 def _violations(browser: Browser, axe: str) -> list[str]:
     browser.execute_script(axe)
-    found = browser.execute_async_script(
+    report = browser.execute_async_script(
         "axe.run(document, {resultTypes: ['violations'], rules: {'target-size': {enabled: true}}})"
         ".then(arguments[arguments.length - 1])"
     )
     return [
         f"{violation['impact']}: {violation['id']}: {node['html'][:150]} {node['failureSummary']}"
-        for violation in found["violations"]
+        for violation in report["violations"]
         for node in violation["nodes"]
     ]
 
@@ -147,7 +147,7 @@ def test_axe_finds_nothing_on_empty_pages_and_a_refusal(
 
 def test_nothing_breaks_the_policy_nor_the_console(browser: Browser, lively_site: Site) -> None:
     browser.get_log("browser")  # What earlier tests left.
-    for path in (each for each in PAGES if "bogus" not in each and "999999" not in each):
+    for path in (p for p in PAGES if "bogus" not in p and "999999" not in p):
         browser.get(f"{lively_site.url}{path}")
         logged = browser.get_log("browser")
         assert logged == [], path
@@ -177,13 +177,13 @@ def test_last_runs_are_seen_whole_on_a_phone(
 
 
 def test_what_can_be_pressed_is_not_printed(browser: Browser, lively_site: Site) -> None:
-    seen = """return [...document.querySelectorAll("main button, main input, main .bulk")]
+    query = """return [...document.querySelectorAll("main button, main input, main .bulk")]
         .filter((each) => each.checkVisibility()).map((each) => each.outerHTML)"""
     for path in ("/", "/runs?status=dead", f"/runs/{DEAD}"):
         browser.get(f"{lively_site.url}{path}")
-        assert browser.execute_script(seen) != []
+        assert browser.execute_script(query) != []
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-        assert browser.execute_script(seen) == [], path
+        assert browser.execute_script(query) == [], path
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
@@ -235,7 +235,7 @@ def test_the_head_is_one_row(browser: Browser, lively_site: Site, width: int) ->
 @pytest.mark.parametrize("width", [320, 390, 1180])
 def test_no_line_breaks_inside_a_word(browser: Browser, lively_site: Site, width: int) -> None:
     set_width(browser, width)
-    for path in (each for each in PAGES if not each.startswith(("/run?", f"/runs/{DEAD}/edit"))):
+    for path in (p for p in PAGES if not p.startswith(("/run?", f"/runs/{DEAD}/edit"))):
         browser.get(f"{lively_site.url}{path}")
         assert browser.execute_script(BROKEN_WORDS) == [], path
 

@@ -51,11 +51,11 @@ class Walk:
         """Find all *parts* in *element*, which is inside the window, or its first *within* px."""
         assert element.is_displayed()
         assert [part for part in parts if part not in element.text] == [], element.text
-        left, top = element.location["x"], element.location["y"]
+        x, y = element.location["x"], element.location["y"]
         width = self.browser.execute_script("return document.documentElement.clientWidth")
-        assert left >= 0
-        assert left + element.size["width"] <= width
-        assert within is None or top + element.size["height"] <= within
+        assert x >= 0
+        assert x + element.size["width"] <= width
+        assert within is None or y + element.size["height"] <= within
 
 
 def _is_something_wrong_and_since_when(walk: Walk) -> None:

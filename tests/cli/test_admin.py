@@ -34,10 +34,10 @@ def test_overview_of_an_empty_app_teaches(admin: Admin) -> None:
 
 
 def test_times_are_in_the_zone_of_the_configuration(admin: Admin, rows: Rows, app: Flask) -> None:
-    made = rows.definition("daily", schedule="0 7 * * *")
+    definition = rows.definition("daily", schedule="0 7 * * *")
     slot = ago(3600).replace(second=0, microsecond=0)
     why: dict[str, Any] = {"error_type": "Missed", "scheduled_for": slot, "finished_at": ago(5)}
-    rows.run("skipped", definition_id=made, **why)
+    rows.run("skipped", definition_id=definition, **why)
     rows.tick()
     assert f"missed, at {slot:%Y-%m-%d %H:%M} UTC" in admin().output
     object.__setattr__(state_of(app).settings, "timezone", "Asia/Tokyo")
@@ -50,9 +50,9 @@ def test_overview_shows_what_needs_a_person_then_the_schedules(
     admin: Admin, rows: Rows, jobs: CronJobs
 ) -> None:
     jobs.task(name="daily")(lambda: None)
-    made = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
-    rows.run("succeeded", age=9, definition_id=made, job_type="daily")
-    rows.run("skipped", age=5, definition_id=made, job_type="daily")
+    definition = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
+    rows.run("succeeded", age=9, definition_id=definition, job_type="daily")
+    rows.run("skipped", age=5, definition_id=definition, job_type="daily")
     rows.tick(succeeded=4)
     rows.run("dead", error_type="OSError", job_type="daily")
     rows.effect("e", state="in_doubt")
@@ -60,16 +60,16 @@ def test_overview_shows_what_needs_a_person_then_the_schedules(
     assert output.startswith("WARN  2 things need you\nLast")
     parts = "in doubt (", "OSError", "Schedules", "0 7 * * *", ".-"
     assert sorted(parts, key=output.index) == list(parts)
-    seen = admin.data()
-    assert seen["verdict"]["word"] == "ok"
-    assert seen["dead"][0]["count"]["value"] == 1
-    assert seen["definitions"]["rows"][0]["cells"][0]["status"] == "succeeded"
+    data = admin.data()
+    assert data["verdict"]["word"] == "ok"
+    assert data["dead"][0]["count"]["value"] == 1
+    assert data["definitions"]["rows"][0]["cells"][0]["status"] == "succeeded"
 
 
 def test_output_in_a_pipe_is_plain_and_whole(admin: Admin, rows: Rows) -> None:
     name, task = "a_definition_with_a_very_long_name_" * 3, "t" * 90
-    made = rows.definition(name)
-    rows.run("dead", error_type="module.that.is.deep." * 8, job_type=task, definition_id=made)
+    definition = rows.definition(name)
+    rows.run("dead", error_type="module.that.is.deep." * 8, job_type=task, definition_id=definition)
     rows.tick(host="a-host-with-a-name")
     for args, whole in (((), name), (("list",), task)):
         output = admin.ok(*args)
@@ -82,7 +82,7 @@ def test_output_in_a_pipe_is_plain_and_whole(admin: Admin, rows: Rows) -> None:
 
 
 def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
-    for args, says in (
+    for args, message in (
         ("--json list", "jobs admin list --json"),
         ("retry", "Give ids, or a filter such as --task NAME."),
         ("cancel 1 --task x", "Give ids or a filter, not both."),
@@ -98,7 +98,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
             for change in (
                 "effects --done a",
                 "effects --redo a",
-                *(f"batches b --{what}" for what in ("retry", "cancel", "close")),
+                *(f"batches b --{verb}" for verb in ("retry", "cancel", "close")),
             )
         ),
         ("batches --retry", "Give the KEY of the batch, too."),
@@ -109,7 +109,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
             for which in ("", "1 2", "--task send", "1 --task send")
         ),
     ):
-        assert says in admin.refused(*args.split(), code=2)
+        assert message in admin.refused(*args.split(), code=2)
 
 
 # prune, init
@@ -132,8 +132,8 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
 
 def test_init_says_that_it_set_a_file_of_sqlite_to_wal(admin: Admin) -> None:
     """The tables may be there: a migration has made them, and leaves the journal mode."""
-    said = "All tables exist.\nSet SQLite's journal mode to WAL.\n"
-    assert admin.ok("init") == said
+    output = "All tables exist.\nSet SQLite's journal mode to WAL.\n"
+    assert admin.ok("init") == output
 
 
 # crontab
@@ -235,11 +235,11 @@ def test_ctrl_c_says_how_many_runs_are_done(
 ) -> None:
     for _ in range(3):
         rows.run("dead")
-    change, asked = run_actions.change_runs, []
+    change, calls = run_actions.change_runs, []
 
     def interrupted(*given: Any, **more: Any) -> Any:
-        asked.append(given)
-        if len(asked) > 1:
+        calls.append(given)
+        if len(calls) > 1:
             raise KeyboardInterrupt
         return change(*given, **more)
 

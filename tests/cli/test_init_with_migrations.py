@@ -56,11 +56,11 @@ def test_every_advice_is_to_migrate(app: Flask, jobs: CronJobs, run: Run, make: 
     app.testing = False
     with app.app_context(), pytest.raises(TablesMissing) as missing:
         jobs.enqueue("it")
-    doctor = next(each.todo for each in examine(state_of(app)) if each.id == "tables")
-    said = [str(missing.value), run("tick").output, run("admin").output, doctor]
-    for each in [*said, app.test_client().get("/jobs/").text]:
-        assert make in unescape(each)
-        assert "jobs admin init" not in each
+    doctor = next(finding.todo for finding in examine(state_of(app)) if finding.id == "tables")
+    messages = [str(missing.value), run("tick").output, run("admin").output, doctor]
+    for message in [*messages, app.test_client().get("/jobs/").text]:
+        assert make in unescape(message)
+        assert "jobs admin init" not in message
 
 
 def test_init_refuses_to_create_what_a_migration_creates(

@@ -37,10 +37,10 @@ def fill(stream: TextIO) -> int:
 
 
 def read(reader: int, size: int) -> bytes:
-    got = b""
-    while len(got) < size:
-        got += os.read(reader, size - len(got))
-    return got
+    data = b""
+    while len(data) < size:
+        data += os.read(reader, size - len(data))
+    return data
 
 
 def test_what_a_charset_lacks_is_written_all_the_same() -> None:

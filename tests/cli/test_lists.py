@@ -18,7 +18,7 @@ from .conftest import Admin
 
 
 def test_empty_list_says_so(admin: Admin) -> None:
-    for args, none in (
+    for args, message in (
         ("definitions", "No definitions yet: add schedule= to a task; the next tick records it."),
         ("effects", "No effect is being done or in doubt."),
         ("effects --all", "No effects."),
@@ -29,7 +29,7 @@ def test_empty_list_says_so(admin: Admin) -> None:
         ("operations", "No operation is recorded."),
         ("queues", "No task is declared, and nothing waits."),
     ):
-        assert admin.ok(*args.split()) == f"{none}\n"
+        assert admin.ok(*args.split()) == f"{message}\n"
         data = admin.data(*args.split())
         assert [data.pop(by, None) for by in ("before", "after")] == [None, None]
         assert all(rows == [] for rows in data.values())
@@ -76,10 +76,10 @@ def test_next_page_is_a_command_with_all_that_was_asked(
 def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="daily", schedule="@daily")(lambda: None)
     jobs.task(name="send")(lambda: None)
-    made = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
+    definition = rows.definition("daily", schedule="0 7 * * *", timezone="Europe/Berlin")
     rows.definition("broken", schedule="61 * * * *")
     rows.definition("gone")
-    rows.run("succeeded", definition_id=made)
+    rows.run("succeeded", definition_id=definition)
     header, broken, daily, gone, legend, unscheduled = admin.ok("definitions").splitlines()
     assert header.split() == ["NAME", "TASK", "SCHEDULE", "LAST", "TEN", "TOOK", "NEXT"]
     assert "  broken: " in broken
@@ -89,8 +89,8 @@ def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs:
     assert legend == ". succeeded"
     assert unscheduled == "Tasks without a schedule in the code: send"
     assert unscheduled not in admin.ok("definitions", "--limit", "1")
-    found = admin.data("definitions")["definitions"]
-    assert [len(view["next_slots"]) for view in found] == [0, 3, 3]
+    views = admin.data("definitions")["definitions"]
+    assert [len(view["next_slots"]) for view in views] == [0, 3, 3]
 
 
 def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
@@ -103,8 +103,8 @@ def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
     assert admin.ok("resume", "daily") == "Resumed daily.\n"
     assert admin.ok("resume", "daily") == "Not paused: daily.\n"
     assert admin.ok("resume", "--task", "snd") == "Not paused: the task snd.\n"
-    said = admin.ok("pause", "--queue", "defaults")
-    assert "No task of this app's code has the queue defaults. Did you mean 'default'?" in said
+    output = admin.ok("pause", "--queue", "defaults")
+    assert "No task of this app's code has the queue defaults. Did you mean 'default'?" in output
     admin.refused("pause", "dayly")
     admin.refused("pause", code=2)
     admin.refused("pause", "daily", "--queue", "mail", code=2)
@@ -219,8 +219,8 @@ def test_operations_say_who_did_what(admin: Admin, jobs: CronJobs, rows: Rows) -
     assert header.split() == ["ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET"]
     assert re.search(r"\(shell\) +paused .*queue mail$", paused)
     assert re.search(r"\(shell\) +retried .*1 +1 run of send$", retried)
-    found = admin.data("operations", "--limit", "1")
-    assert ([each["what"] for each in found["operations"]], found["before"]) == (["paused"], 2)
+    page = admin.data("operations", "--limit", "1")
+    assert ([row["what"] for row in page["operations"]], page["before"]) == (["paused"], 2)
 
 
 # queues
@@ -234,5 +234,5 @@ def test_queues_say_who_serves_them(admin: Admin, jobs: CronJobs, rows: Rows) ->
     _, mail, slow = (line.split() for line in admin.ok("queues").splitlines())
     assert mail == ["mail", "0", "0", "-", "web-1"]
     assert slow == ["slow", "1", "1", "1", "min", "ago", "nobody"]
-    (found,) = admin.data("queues")["queues"][1:]
-    assert (found["name"], found["due"]["value"], found["hosts"]) == ("slow", 1, [])
+    (queue,) = admin.data("queues")["queues"][1:]
+    assert (queue["name"], queue["due"]["value"], queue["hosts"]) == ("slow", 1, [])

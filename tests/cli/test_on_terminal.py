@@ -103,9 +103,9 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, database_url: str, rows: Rows) -> Iterator[Place]:
-    made = Place(tmp_path, database_url, rows)
-    with made.started:
-        yield made
+    place = Place(tmp_path, database_url, rows)
+    with place.started:
+        yield place
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -115,8 +115,8 @@ def test_what_handlers_and_their_programs_print_stands_before_the_outcome(
     place.enqueue("export")
     terminal = place.on_terminal("tick", "--workers", workers)
     assert terminal.end() == 0
-    first, *said, outcome, summary = terminal.lines
-    assert (first, said) == ("begun", SAID)
+    first, *lines, outcome, summary = terminal.lines
+    assert (first, lines) == ("begun", SAID)
     assert re.search("succeeded.*  export  run 1  attempt 1  ", outcome)
     assert summary.startswith("tick: 1 succeeded in ")
 
@@ -170,5 +170,5 @@ def test_json_stays_one_object_whatever_handlers_print(place: Place, workers: st
     process = place.start(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     output, errors = process.communicate(timeout=PATIENCE)
     assert json.loads(output)["tick"]["succeeded"] == 1
-    for said in ("printed", "buffered", "by a command", "logged"):
-        assert said in errors
+    for line in ("printed", "buffered", "by a command", "logged"):
+        assert line in errors

@@ -52,14 +52,14 @@ def test_list_filters_pages_and_prints_json(admin: Admin, rows: Rows) -> None:
     assert "no runs yet" in admin.ok("list")
     ids = [rows.run("dead", error_type="OSError", job_type="a task", age=60) for _ in range(3)]
     rows.run()
-    asked = ("--status", "dead", "--task", "a task", "--newer-than", "12d", "--limit", "2")
-    output = admin.ok("list", *asked)
+    args = ("--status", "dead", "--task", "a task", "--newer-than", "12d", "--limit", "2")
+    output = admin.ok("list", *args)
     assert str(ids[2]) in output
     assert "queued" not in output
     words = shlex.split(output.partition("Older: ")[2])
     assert words[:4] == ["flask", "jobs", "admin", "list"]
     page = admin.data(*words[3:])
-    assert [found["id"] for found in page["runs"]] == ids[:1]
+    assert [run["id"] for run in page["runs"]] == ids[:1]
     assert page["before"] is None
     assert "Older" not in admin.ok("list", "--error", "oserr", "--limit", "3")
     assert admin.data("list", "--error", "oserr", "--newer-than", "2h")["runs"]
@@ -77,7 +77,7 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     older = next(line for line in out.splitlines() if "Older" in line)
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(shlex.split(older)[1:])
     assert "Searched ids and idempotency keys of all runs; labels and tasks back to run" in out
-    assert [found["id"] for found in admin.data(*args)["runs"]] == [queued, dead]
+    assert [run["id"] for run in admin.data(*args)["runs"]] == [queued, dead]
     times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
     assert len(admin.data("list", *times)["runs"]) == 3
 
@@ -89,8 +89,8 @@ def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
         result = admin("wait", run_id, "--timeout", "0")
         assert result.exit_code == code
         assert f"Run {run_id} of send (to Ada): {status}" in result.output
-        said = f"Waiting for run {run_id}, which is queued: it waits for a worker"
-        assert (said in result.stderr) == (status == "queued")
+        message = f"Waiting for run {run_id}, which is queued: it waits for a worker"
+        assert (message in result.stderr) == (status == "queued")
         assert ("why" in result.output) == (status != "succeeded")
     assert "There is no run 4711" in admin.refused("wait", "4711", code=2)
 
@@ -101,8 +101,8 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
     assert admin.ok(verb, "--task", "exprt").endswith(
         "runs match. This app's code declares no task exprt. Did you mean 'export'?\n"
     )
-    said = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
-    assert admin.ok(verb, "--definition", "nigtly").endswith(f"runs match.{said}")
+    sentence = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
+    assert admin.ok(verb, "--definition", "nigtly").endswith(f"runs match.{sentence}")
     assert "There is no definition" not in admin.ok(verb, "--definition", "nightly")
     assert "has the queue default2. Did you mean 'default'?" in admin.ok(
         verb, "--queue", "default2"
@@ -116,8 +116,8 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     theirs = '  File "/srv/shop.py", line 3, in send\n    post()\n'
     run_id = rows.run("dead", payload={"user": 7, "password": "hush"}, idempotency_key="k:1")
     rows.failure(run_id, 1, stack=f"Traceback:\n{ours}{theirs}ValueError: no\n")
-    said = "hello\x1b[31m\n"
-    rows.insert(JobOutput(run_id=run_id, attempt=1, worker="w", output=said))
+    printed = "hello\x1b[31m\n"
+    rows.insert(JobOutput(run_id=run_id, attempt=1, worker="w", output=printed))
     output = admin.ok("show", run_id)
     for part in ('"user": 7', '"password": "***"', "Attempt 1: failed", "worker web-1:7"):
         assert part in output
@@ -130,7 +130,7 @@ def test_show_prints_payload_attempts_stacks_and_output(admin: Admin, rows: Rows
     view = admin.data("show", run_id)
     assert view["row"]["status"] == "dead"
     (attempt,) = view["attempts"]
-    assert (attempt["output"], attempt["error_type"]) == (said, "ValueError")
+    assert (attempt["output"], attempt["error_type"]) == (printed, "ValueError")
     assert "There is no run 4711; it may have been pruned." in admin.refused("show", "4711")
 
 
@@ -164,17 +164,17 @@ def test_bulk_shows_counts_and_asks_first(
     admin: Admin, rows: Rows, verb: str, said: str, after: str
 ) -> None:
     kinds = ("KeyError", "ValueError", "ValueError")
-    dead = [rows.run("dead", error_type=each) for each in kinds]
-    other = rows.run("dead", job_type="other")
-    asked = admin.refused(verb, "--task", "send", input="n\n")
-    assert f"{dead[-1]}   dead    send  ValueError" in asked
-    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in asked
-    assert f"{verb.capitalize()} 3 runs? [y/N]" in asked
+    dead = [rows.run("dead", error_type=kind) for kind in kinds]
+    foreign = rows.run("dead", job_type="other")
+    prompt = admin.refused(verb, "--task", "send", input="n\n")
+    assert f"{dead[-1]}   dead    send  ValueError" in prompt
+    assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in prompt
+    assert f"{verb.capitalize()} 3 runs? [y/N]" in prompt
     assert rows.get(dead[0]).status == "dead"
     assert f"3 runs are {said}." in admin.ok(verb, "--task", "send", input="y\n")
-    assert {rows.get(each).status for each in dead} == {after}
+    assert {rows.get(run_id).status for run_id in dead} == {after}
     assert "?" not in admin.ok(verb, "--task", "other", "--status", "dead", "--yes")
-    assert rows.get(other).status == after
+    assert rows.get(foreign).status == after
 
 
 def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, rows: Rows) -> None:
@@ -195,16 +195,16 @@ def test_show_lists_steps(admin: Admin, rows: Rows) -> None:
     run_id = rows.run("dead")
     rows.step(run_id, "totals", result={"sum": 7})
     rows.step(run_id, "nap", "sleep", due_at=now() + timedelta(hours=1), finished_at=None)
-    shown = admin.ok("show", run_id)
-    assert "  totals: done, " in shown
-    assert ', took 3.0 s, attempt 1 on web-1:7\n    {"sum": 7}\n' in shown
-    assert "  nap: sleeps until " in shown
+    output = admin.ok("show", run_id)
+    assert "  totals: done, " in output
+    assert ', took 3.0 s, attempt 1 on web-1:7\n    {"sum": 7}\n' in output
+    assert "  nap: sleeps until " in output
     assert [step["name"] for step in admin.data("show", run_id)["steps"]] == ["totals", "nap"]
 
 
 def test_a_payload_that_cannot_be_used_is_refused(admin: Admin, rows: Rows) -> None:
     rows.run("dead", payload={"user": 1})
-    for payload, code, said in (
+    for payload, code, message in (
         ('{"usr": 2}', 1, "send() missing a required argument: 'user'"),
         ("user=1", 2, "Give an object of arguments, such as '{\"user_id\": 1}'."),
         ("[1]", 2, "Give an object of arguments, such as '{\"user_id\": 1}'."),
@@ -212,18 +212,18 @@ def test_a_payload_that_cannot_be_used_is_refused(admin: Admin, rows: Rows) -> N
     ):
         for command in (("retry", "1"), ("again", "1"), ("run", "send")):
             output = admin.refused(*command, "--payload", payload, code=code)
-            assert said in output
+            assert message in output
             assert ("Give the arguments as --payload JSON." in output) == (code == 1)
             assert rows.get(1).status == "dead"
 
 
 def test_retry_takes_another_payload_and_again_makes_a_new_run(admin: Admin, rows: Rows) -> None:
     run_id = rows.run("dead", payload={"user": 1})
-    done = admin.ok("retry", run_id, "--payload", '{"user": 2}')
-    assert done == f"Run {run_id} of send: queued again.\n"
+    output = admin.ok("retry", run_id, "--payload", '{"user": 2}')
+    assert output == f"Run {run_id} of send: queued again.\n"
     assert (rows.get(run_id).status, rows.get(run_id).payload) == ("queued", {"user": 2})
-    done = admin.ok("again", run_id)
-    assert done == f"Queued run {run_id + 1}, like run {run_id}. The next tick runs it.\n"
+    output = admin.ok("again", run_id)
+    assert output == f"Queued run {run_id + 1}, like run {run_id}. The next tick runs it.\n"
     new = admin.data("again", run_id, "--payload", '{"user": 9}')["id"]
     assert rows.get(new).payload == {"user": 9}
 
@@ -232,17 +232,17 @@ def test_retry_takes_another_payload_and_again_makes_a_new_run(admin: Admin, row
 
 
 def test_run_queues_a_run_with_a_payload(admin: Admin, stored: Stored) -> None:
-    made = admin.data("run", "send", "--payload", '{"user": 1}')
-    assert made == {"id": 1, "is_new": True}
+    run = admin.data("run", "send", "--payload", '{"user": 1}')
+    assert run == {"id": 1, "is_new": True}
     assert stored()[0].payload == {"user": 1}
     assert admin.refused("run", "sent").endswith("Did you mean 'send'?\n")
 
 
 def test_run_is_due_at_the_time_or_after_the_delay(admin: Admin, stored: Stored) -> None:
-    said = admin.ok("run", "export", "--at", "2030-01-01T07:00+01:00")
-    assert said == "Queued run 1 of export, due 2030-01-01 06:00:00 UTC.\n"
-    said = admin.ok("run", "export", "--delay", "10m")
-    assert said == "Queued run 2 of export, due in 10 min.\n"
+    output = admin.ok("run", "export", "--at", "2030-01-01T07:00+01:00")
+    assert output == "Queued run 1 of export, due 2030-01-01 06:00:00 UTC.\n"
+    output = admin.ok("run", "export", "--delay", "10m")
+    assert output == "Queued run 2 of export, due in 10 min.\n"
     first, second = stored()
     assert first.run_at == datetime(2030, 1, 1, 6, tzinfo=timezone.utc)
     assert first.status == "queued"
@@ -250,14 +250,14 @@ def test_run_is_due_at_the_time_or_after_the_delay(admin: Admin, stored: Stored)
 
 
 def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None:
-    said = admin.ok("run", "export", "--key", "k")
-    assert said == "Queued run 1 of export. The next tick runs it.\n"
+    output = admin.ok("run", "export", "--key", "k")
+    assert output == "Queued run 1 of export. The next tick runs it.\n"
     again = admin.ok("run", "export", "--key", "k")
     assert again == "Queued nothing: run 1 of export has the key already.\n"
     assert admin.data("run", "export", "--key", "k") == {"id": 1, "is_new": False}
     assert "held by run 1 of the task export" in admin.refused("run", "other", "--key", "k")
-    (made,) = stored()
-    assert made.idempotency_key == "k"
+    (run,) = stored()
+    assert run.idempotency_key == "k"
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_every_command_has_h_and_examples(flask: Call, path: tuple[str, ...]) ->
     result = flask("jobs", *path, "-h")
     assert result.exit_code == 0
     assert result.output == flask("jobs", *path, "--help").output
-    shown = [line.strip() for line in result.output.partition("Examples:\n")[2].splitlines()]
-    assert shown
+    examples = [line.strip() for line in result.output.partition("Examples:\n")[2].splitlines()]
+    assert examples
     called = " ".join(("jobs", *path))
-    assert any(called in line for line in shown)
+    assert any(called in line for line in examples)
     assert max(map(len, result.output.splitlines())) <= 80

@@ -54,10 +54,10 @@ class TestOutput:
     def test_tick_with_nothing_due_is_silent(self, tick: Tick) -> None:
         tick.jobs.task(name="daily", schedule="@yearly")(lambda: None)
         for _ in range(2):
-            done = tick()
-            assert (done.exit_code, done.output, done.stderr) == (0, "", "")
-        told = json.loads(tick("--json").stdout)
-        assert (told["runs"], told["tick"]["succeeded"]) == ([], 0)
+            result = tick()
+            assert (result.exit_code, result.output, result.stderr) == (0, "", "")
+        report = json.loads(tick("--json").stdout)
+        assert (report["runs"], report["tick"]["succeeded"]) == ([], 0)
 
     def test_one_line_a_run_and_a_summary(self, tick: Tick) -> None:
         """Failed runs are the table's business."""
@@ -68,9 +68,9 @@ class TestOutput:
 
         tick.enqueue()
         tick.enqueue(task=broken)
-        done = tick()
-        assert done.exit_code == 0
-        first, second, summary = done.stdout.splitlines()
+        result = tick()
+        assert result.exit_code == 0
+        first, second, summary = result.stdout.splitlines()
         assert first.startswith("succeeded  hello  run 1  attempt 1  ")
         assert second.startswith("dead       broken  run 2  attempt 1  ")
         assert second.endswith(" ms  ValueError: first line")
@@ -78,11 +78,11 @@ class TestOutput:
 
     def test_json_is_one_object(self, tick: Tick) -> None:
         tick.enqueue()
-        done = tick("--json")
-        assert done.exit_code == 0
-        told = json.loads(done.stdout)
-        assert (told["tick"]["succeeded"], told["slots"]) == (1, [])
-        (run,) = told["runs"]
+        result = tick("--json")
+        assert result.exit_code == 0
+        report = json.loads(result.stdout)
+        assert (report["tick"]["succeeded"], report["slots"]) == (1, [])
+        (run,) = report["runs"]
         assert (run["task"], run["outcome"], run["attempt"]) == ("hello", "succeeded", 1)
 
     def test_skipped_slots_are_lines(self, tick: Tick) -> None:
@@ -93,19 +93,19 @@ class TestOutput:
             assert definition.next_run_at is not None
             definition.next_run_at -= timedelta(minutes=5)
             tick.db.session.commit()
-        done = tick()
-        assert "skipped    minutely  " in done.stdout
-        assert done.stderr == "", "what is printed is not logged there as well"
-        assert "missed: ticks ran, but none recorded it in time" in done.stdout
-        assert "succeeded  minutely" in done.stdout
+        result = tick()
+        assert "skipped    minutely  " in result.stdout
+        assert result.stderr == "", "what is printed is not logged there as well"
+        assert "missed: ticks ran, but none recorded it in time" in result.stdout
+        assert "succeeded  minutely" in result.stdout
 
 
 class TestErrors:
     def test_missing_tables_are_one_line_that_names_the_database(self, app: Flask) -> None:
         jobs = CronJobs(app)
-        done = app.test_cli_runner().invoke(args=["jobs", "tick"])
-        assert done.exit_code == 1
-        (line,) = done.output.splitlines()
+        result = app.test_cli_runner().invoke(args=["jobs", "tick"])
+        assert result.exit_code == 1
+        (line,) = result.output.splitlines()
         assert line.startswith("Error: Job tables are missing: ")
         assert ". Run: flask jobs admin init (Is this the right database? " in line
         with app.app_context():
@@ -121,10 +121,10 @@ class TestErrors:
         app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path}/none/x.sqlite"
         db.init_app(app)
         CronJobs(app)
-        done = app.test_cli_runner().invoke(args=["jobs", "tick"])
-        assert done.exit_code == 1
-        assert done.output.startswith("Error: The database cannot be used: ")
-        assert len(done.output.splitlines()) == 1
+        result = app.test_cli_runner().invoke(args=["jobs", "tick"])
+        assert result.exit_code == 1
+        assert result.output.startswith("Error: The database cannot be used: ")
+        assert len(result.output.splitlines()) == 1
 
     @pytest.mark.parametrize(
         "args",
@@ -132,9 +132,9 @@ class TestErrors:
          "--budget inf", "--jitter nan", "--jitter inf"],
     )  # fmt: skip
     def test_wrong_usage_is_2(self, tick: Tick, args: str) -> None:
-        done = tick(*args.split())
-        assert done.exit_code == 2
-        assert f"'{args.split()[0]}'" in done.output or "No such option" in done.output
+        result = tick(*args.split())
+        assert result.exit_code == 2
+        assert f"'{args.split()[0]}'" in result.output or "No such option" in result.output
 
 
 class TestOptions:
@@ -156,9 +156,9 @@ class TestOptions:
 
     def test_dry_run_prints_what_is_due_or_next_and_changes_nothing(self, tick: Tick) -> None:
         def due() -> str:
-            done = tick("--dry-run")
-            assert done.exit_code == 0
-            return done.output
+            result = tick("--dry-run")
+            assert result.exit_code == 0
+            return result.output
 
         assert due() == "Nothing is due; nothing is scheduled\n"
         tick.jobs.task(name="yearly", schedule="0 7 1 1 *")(lambda: None)
@@ -171,8 +171,8 @@ class TestOptions:
         tick.enqueue()
         assert due() == "1 run due\n"
         assert tick.statuses() == ["queued", "queued"]
-        told = json.loads(tick("--dry-run", "--json").stdout)
-        assert told == {"slots": [], "runs": {"value": 1, "capped": False}}
+        report = json.loads(tick("--dry-run", "--json").stdout)
+        assert report == {"slots": [], "runs": {"value": 1, "capped": False}}
 
     def test_dry_run_tells_only_of_definitions_that_the_tick_would_touch(
         self, tick: Tick, rows: Rows
@@ -213,16 +213,16 @@ class TestCost:
     def test_idle_tick_sends_four_statements(self, tick: Tick) -> None:
         for number in range(20):
             tick.jobs.task(name=f"daily {number}", schedule="@yearly")(lambda: None)
-        sent: list[str] = []
+        log: list[str] = []
         with tick.app.app_context():
             tick.jobs.tick()
 
             @event.listens_for(tick.db.engine, "before_cursor_execute")
             def count(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
-                sent.append(" ".join(statement.split())[:60])
+                log.append(" ".join(statement.split())[:60])
 
             tick.jobs.tick()
-        work = [statement for statement in sent if not statement.startswith("PRAGMA")]
+        work = [statement for statement in log if not statement.startswith("PRAGMA")]
         assert len(work) == 4, "\n".join(work)
 
 
@@ -254,8 +254,8 @@ class TestRetention:
                 if number == 3:  # As if hours had passed.
                     with state.bookkeeping() as books:
                         d = books.dialect
-                        then = d.typed(":then", "timestamptz")
-                        earlier = text(f"UPDATE job_ticks SET started_at = {then}")
+                        moment = d.typed(":then", "timestamptz")
+                        earlier = text(f"UPDATE job_ticks SET started_at = {moment}")
                         books.rows(earlier, {"then": d.instant(ago(hours=4))})
         assert pruned == [0, 0, 0, 4, *[0] * 15, 16, *[0] * 19, 20]
 
@@ -265,9 +265,9 @@ class TestRetention:
         """So one host with a tick a minute keeps up with what ends, and with its effects."""
         monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
-        for each in range(5):
+        for number in range(5):
             rows.run("succeeded", finished_at=ago(days=14, minutes=10))
-            rows.effect(str(each), state="done", done_at=ago(days=91))
+            rows.effect(str(number), state="done", done_at=ago(days=91))
         with tick.app.app_context():
             monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
             pruned = [tick.jobs.tick().pruned]
@@ -286,10 +286,10 @@ def test_a_queue_that_no_task_has_is_told_with_a_suggestion(
     invoke = app.test_cli_runner().invoke
     for queues in (["mail", "default"], ["defaults"], ["vip"]):
         options = [part for queue in queues for part in ("--queue", queue)]
-        done = invoke(args=["jobs", "tick", *options])
-        assert done.exit_code == 0
-        assert ("succeeded" in done.output) == (queues == ["vip"])
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("No task of this app's code has the queue 'defaults'. Did you mean ")
-    assert "'default'?" in said
-    assert "Only runs that were enqueued with using(queue='defaults') are claimed." in said
+        result = invoke(args=["jobs", "tick", *options])
+        assert result.exit_code == 0
+        assert ("succeeded" in result.output) == (queues == ["vip"])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("No task of this app's code has the queue 'defaults'. Did you mean ")
+    assert "'default'?" in line
+    assert "Only runs that were enqueued with using(queue='defaults') are claimed." in line

@@ -43,9 +43,9 @@ def kit(database_url: str, engine_options: dict[str, Any]) -> Iterator[Kit]:
             engine_options = {"isolation_level": "READ UNCOMMITTED"}
     engine = create_engine(database_url, **engine_options)
     create_tables(engine)
-    made = Kit(engine)
-    yield made
-    made.close()
+    kit = Kit(engine)
+    yield kit
+    kit.close()
 
 
 any_engine = pytest.mark.parametrize("engine_options", ENGINES.values(), ids=ENGINES, indirect=True)
@@ -57,13 +57,13 @@ def insert_run(connection: Connection) -> None:
 
 def errors_of(engine: Engine) -> list[BaseException]:
     """Every error that the database will answer with from now on, also those tried again."""
-    heard: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def hear(context: Any) -> None:
-        heard.append(context.original_exception)
+        errors.append(context.original_exception)
 
     event.listen(engine, "handle_error", hear)
-    return heard
+    return errors
 
 
 def fail_with(connection: Connection, code: str) -> None:
@@ -88,12 +88,12 @@ class TestIsolation:
 
     @any_engine
     def test_statement_is_committed_at_once_and_sees_what_others_commit(self, kit: Kit) -> None:
-        other = kit.another()
+        worker = kit.another()
         count = text("SELECT count(*) FROM job_runs")
         assert kit.books.rows(count)[0][0] == 0
-        other.books.rows(insert(JobRun).values(job_type="task").returning(JobRun.id))
+        worker.books.rows(insert(JobRun).values(job_type="task").returning(JobRun.id))
         assert kit.books.rows(count)[0][0] == 1
-        other.books.close()
+        worker.books.close()
 
     @on_postgresql
     @any_engine
@@ -163,7 +163,7 @@ class TestSeveralStatements:
 
         first, last = kit.books.rows_of_each([(ONE_MORE, {"task": "task"}), (COUNT, {})])
         assert (len(first), tuple(last[0])) == (1, (1,))
-        assert len([each for each in tries if "INSERT" in each]) == 2 == tries.count(COUNT.text)
+        assert len([sql for sql in tries if "INSERT" in sql]) == 2 == tries.count(COUNT.text)
 
 
 ONE_MORE = text("INSERT INTO job_runs (job_type) VALUES (:task) RETURNING job_type, status")
@@ -225,7 +225,7 @@ class TestTriedAgain:
     )
     def test_both_of_a_real_deadlock_come_to_their_end(self, kit: Kit) -> None:
         one, two = kit.runs(2)
-        both = threading.Barrier(2)
+        barrier = threading.Barrier(2)
         tries: list[int] = []
 
         def take(first: int, second: int) -> None:
@@ -236,7 +236,7 @@ class TestTriedAgain:
                 tries.append(first)
                 take_one(connection, first)
                 if len(mine) == 1:
-                    both.wait(60)
+                    barrier.wait(60)
                 take_one(connection, second)
 
             with kit.another().books as books:
@@ -269,11 +269,11 @@ class TestSQLite:
         path = make_url(kit.engine.url).database or ""
         holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         holder.execute("BEGIN IMMEDIATE")
-        heard: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def hear(context: Any) -> None:
-            heard.append(context.original_exception)
-            if len(heard) == 3:
+            errors.append(context.original_exception)
+            if len(errors) == 3:
                 holder.execute("COMMIT")
 
         event.listen(kit.engine, "handle_error", hear)
@@ -285,7 +285,7 @@ class TestSQLite:
 
         kit.books.transaction(work)
         holder.close()
-        assert [str(error) for error in heard] == ["database is locked"] * 3
+        assert [str(error) for error in errors] == ["database is locked"] * 3
         assert (len(tries), len(kit.all_rows())) == (1, 1)
 
     def test_transaction_that_reads_before_it_writes_is_not_overtaken(self, kit: Kit) -> None:

@@ -33,9 +33,9 @@ def test_only_the_statements_of_the_app_are_shown(
     caplog.clear()
     for command in ("tick", "admin list --json", "admin doctor"):
         assert "ask" in app.test_cli_runner().invoke(args=["jobs", *command.split()]).output
-    shown = [each.getMessage() for each in caplog.records if each.name.startswith("sqlalchemy")]
-    assert "SELECT 'of the handler'" in shown
-    assert not [message for message in shown if "job_" in message or "Pool" in message]
+    messages = [r.getMessage() for r in caplog.records if r.name.startswith("sqlalchemy")]
+    assert "SELECT 'of the handler'" in messages
+    assert not [message for message in messages if "job_" in message or "Pool" in message]
     with app.app_context():
         db.session.query(JobRun).all()
         assert "job_runs" in caplog.text

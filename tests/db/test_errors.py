@@ -30,10 +30,10 @@ def test_an_sqlite_file_that_cannot_be_written_is_named(
     engine = create_engine(f"sqlite:///file:{tmp_path / file}?mode={mode}&uri=true")
     with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
         books.rows(text("CREATE TABLE t (a INTEGER)"))
-    said = str(caught.value)
-    assert str(tmp_path / file) in said
-    assert "may the user" in said
-    assert said.count("\n") == 0
+    message = str(caught.value)
+    assert str(tmp_path / file) in message
+    assert "may the user" in message
+    assert message.count("\n") == 0
 
 
 @on_postgresql
@@ -45,6 +45,6 @@ def test_an_sqlite_file_that_cannot_be_written_is_named(
 def test_a_connection_that_may_only_read_is_told_with_what_to_do(engine: Engine) -> None:
     with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
         books.rows(text("CREATE TABLE t (a INTEGER)"))
-    said = str(caught.value)
-    assert "in a read-only transaction. Connect to the primary" in said
-    assert said.endswith("do not set default_transaction_read_only.")
+    message = str(caught.value)
+    assert "in a read-only transaction. Connect to the primary" in message
+    assert message.endswith("do not set default_transaction_read_only.")

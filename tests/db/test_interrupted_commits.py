@@ -35,6 +35,6 @@ def test_interrupted_commit_leaves_neither_lock_nor_work_in_the_pool(
     with state.bookkeeping() as books, books.trying_once():  # Another connection.
         books.rows(text("UPDATE job_runs SET priority = 7"))
     with app.app_context():  # The pool has one connection: the same.
-        found = db.session.execute(text("SELECT queue, priority FROM job_runs")).one()
+        row = db.session.execute(text("SELECT queue, priority FROM job_runs")).one()
         db.session.commit()
-    assert tuple(found) == ("first", 7)
+    assert tuple(row) == ("first", 7)

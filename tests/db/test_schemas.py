@@ -41,20 +41,20 @@ class Shop:
         self.jobs.task(name="it")(lambda: None)
 
     def init(self) -> str:
-        done = self.app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
-        assert done.exit_code == 0, done.output
-        return done.output
+        result = self.app.test_cli_runner().invoke(args=["jobs", "admin", "init"])
+        assert result.exit_code == 0, result.output
+        return result.output
 
     def doctor(self) -> Finding:
         """What the doctor says of the tables."""
-        (found,) = (each for each in examine(state_of(self.app)) if each.id == "tables")
-        return found
+        (finding,) = (row for row in examine(state_of(self.app)) if row.id == "tables")
+        return finding
 
     def schemas(self) -> set[str]:
         """The schemas in which there are job tables."""
         with self.db.engine.connect() as connection:
-            found = "SELECT schemaname FROM pg_tables WHERE tablename = 'job_runs'"
-            return set(connection.scalars(text(found)))
+            query = "SELECT schemaname FROM pg_tables WHERE tablename = 'job_runs'"
+            return set(connection.scalars(text(query)))
 
     def works(self) -> None:
         self.jobs.enqueue("it", commit=True)
@@ -63,14 +63,14 @@ class Shop:
 
 @pytest.fixture
 def make(postgresql_url: str, shop: None) -> Iterator[Any]:
-    made: list[Shop] = []
+    shops: list[Shop] = []
 
     def make(**options: Any) -> Shop:
-        made.append(Shop(postgresql_url, **options))
-        return made[-1]
+        shops.append(Shop(postgresql_url, **options))
+        return shops[-1]
 
     yield make
-    for each in made:
+    for each in shops:
         with each.app.app_context():
             each.db.engine.dispose()
 
@@ -109,10 +109,10 @@ def test_session_with_another_search_path_is_told_where_the_tables_are(make: Any
             shop.jobs.enqueue("it")
         shop.db.session.rollback()
         shop.works()
-    said = str(caught.value)
-    assert 'New connections find them by the search_path "$user", public.' in said
-    assert "This connection has another one: add their schema to it" in said
-    assert "init" not in said
+    message = str(caught.value)
+    assert 'New connections find them by the search_path "$user", public.' in message
+    assert "This connection has another one: add their schema to it" in message
+    assert "init" not in message
 
 
 def test_tables_in_another_schema_are_named(make: Any) -> None:

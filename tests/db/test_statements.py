@@ -52,17 +52,17 @@ def test_settings_of_bookkeeping_end_with_each_transaction(
     with psycopg.connect(postgresql_url.replace("+psycopg", "")) as direct:
         direct.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
     engine = create_engine(request.getfixturevalue("pgbouncer_url"))
-    sent = text(
+    query = text(
         "SELECT current_setting('enable_seqscan'), current_setting('transaction_isolation')"
     )
     ours, theirs = ("off", "read committed"), ("on", "serializable")
-    with Bookkeeping(engine) as books, engine.connect() as others:
+    with Bookkeeping(engine) as books, engine.connect() as session:
         for _ in range(3):
-            assert tuple(books.rows(sent)[0]) == ours
-            in_transaction = books.transaction(lambda connection: connection.execute(sent).one())
+            assert tuple(books.rows(query)[0]) == ours
+            in_transaction = books.transaction(lambda connection: connection.execute(query).one())
             assert tuple(in_transaction) == ours
-            assert tuple(others.execute(sent).one()) == theirs
-            others.rollback()
+            assert tuple(session.execute(query).one()) == theirs
+            session.rollback()
     engine.dispose()
 
 
@@ -107,11 +107,11 @@ def test_pipeline_whose_answers_psycopg_has_lost_is_a_broken_connection(
             broken.append(True)
             raise IndexError("pop from an empty deque")
 
-    sent = text("SELECT pg_backend_pid() AS pid")
+    query = text("SELECT pg_backend_pid() AS pid")
     with Bookkeeping(engine) as books:
-        first = books.rows(sent)[0].pid
+        first = books.rows(query)[0].pid
         monkeypatch.setattr(Pipeline, "__exit__", lose_count)
-        assert books.rows(sent)[0].pid != first
+        assert books.rows(query)[0].pid != first
     assert broken
 
 
@@ -121,17 +121,17 @@ class Burden:
 
 def broken() -> tuple[BaseException, weakref.ref[Burden]]:
     """An exception, and what a frame held that it passed through."""
-    seen = []
+    refs = []
 
     def work() -> None:
         burden = Burden()
-        seen.append(weakref.ref(burden))
+        refs.append(weakref.ref(burden))
         raise KeyboardInterrupt
 
     try:
         work()
     except KeyboardInterrupt as error:
-        return error, seen[0]
+        return error, refs[0]
     raise AssertionError
 
 

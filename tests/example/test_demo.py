@@ -18,32 +18,32 @@ STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 
 def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
     for _ in range(2):
-        done = python(*STRICT, "-m", "example_app.demo", "--folder", str(tmp_path))
-        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-        assert "9 mails, 0 of them twice." in done.stdout
-        assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", done.stdout)
-        assert "succeeded  send_invoice_reminders" in done.stdout
-        assert re.search(r"slots of \S+.* were missed", done.stdout)
-        assert "0 ms  WorkerLost" in done.stdout
-        charged = re.findall(r"^invoice (\d+) .* receipt ", done.stdout, re.M)
+        result = python(*STRICT, "-m", "example_app.demo", "--folder", str(tmp_path))
+        assert (result.returncode, result.stderr) == (0, ""), result.stdout + result.stderr
+        assert "9 mails, 0 of them twice." in result.stdout
+        assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", result.stdout)
+        assert "succeeded  send_invoice_reminders" in result.stdout
+        assert re.search(r"slots of \S+.* were missed", result.stdout)
+        assert "0 ms  WorkerLost" in result.stdout
+        charged = re.findall(r"^invoice (\d+) .* receipt ", result.stdout, re.M)
         assert charged == ["812", "813"]
-        assert "  sums: done, " in done.stdout
-        assert "  statements: done, 2 chunks, " in done.stdout
-        assert "4 statements, one for each user." in done.stdout
-        begun = [float(each) for each in re.findall("begun after (.*) s", done.stdout)]
-        assert begun[0] == 0
-        assert [each >= 0.4 for each in begun[2:]] == [True, True]
-        assert "http://127.0.0.1:5000/jobs/" in done.stdout
+        assert "  sums: done, " in result.stdout
+        assert "  statements: done, 2 chunks, " in result.stdout
+        assert "4 statements, one for each user." in result.stdout
+        starts = [float(seconds) for seconds in re.findall("begun after (.*) s", result.stdout)]
+        assert starts[0] == 0
+        assert [start >= 0.4 for start in starts[2:]] == [True, True]
+        assert "http://127.0.0.1:5000/jobs/" in result.stdout
 
 
 def test_demo_on_celery_comes_to_the_same(tmp_path: Path) -> None:
     pytest.importorskip("celery")
     if brokers.find_program("redis-server", "redis-server") is None:
         pytest.skip("redis-server is not installed, and cannot be")
-    done = python("-m", "example_app.demo_celery", "--folder", str(tmp_path))
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert "9 mails, 0 of them twice." in done.stdout
-    assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", done.stdout)
-    assert done.stdout.count("Celery's worker has executed what the tick handed on.") >= 4
-    assert "send_invoice_reminders" in done.stdout
+    result = python("-m", "example_app.demo_celery", "--folder", str(tmp_path))
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout + result.stderr
+    assert "9 mails, 0 of them twice." in result.stdout
+    assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", result.stdout)
+    assert result.stdout.count("Celery's worker has executed what the tick handed on.") >= 4
+    assert "send_invoice_reminders" in result.stdout
     assert "succeeded: task send_welcome" in (tmp_path / "worker.log").read_text()

@@ -54,8 +54,8 @@ def test_form_from_elsewhere_is_refused(staff: FlaskClient) -> None:
 
 def test_add_staff_opens_support_and_jobs(tally: Tally, client: FlaskClient) -> None:
     runner = tally.app.test_cli_runner()
-    done = runner.invoke(args=["add-staff", "sam@example.com", "--password", PASSWORD])
-    assert done.exit_code == 0, done.output
+    result = runner.invoke(args=["add-staff", "sam@example.com", "--password", PASSWORD])
+    assert result.exit_code == 0, result.output
     again = runner.invoke(args=["add-staff", "Sam@example.com", "--password", PASSWORD])
     assert (again.exit_code, again.output) == (1, "Error: sam@example.com is here already.\n")
     submit(client, "/login", email="sam@example.com", password=PASSWORD)

@@ -112,9 +112,9 @@ def test_a_month_is_closed_in_steps(
             db.session.commit()
         assert jobs.tick(budget=0).succeeded == 1
     (run,) = tally.runs("close_month")
-    assert run.result == sum(each.cents for each in tally.all(select(Statement)))
-    of_month = [each for each in tally.all(select(Invoice)) if f"{each.issued_on:%Y-%m}" == month]
-    assert run.result == sum(each.cents for each in of_month) > 0
+    assert run.result == sum(row.cents for row in tally.all(select(Statement)))
+    of_month = [bill for bill in tally.all(select(Invoice)) if f"{bill.issued_on:%Y-%m}" == month]
+    assert run.result == sum(bill.cents for bill in of_month) > 0
 
 
 def test_double_click_sends_one_report(tally: Tally, staff: FlaskClient, mailbox: Mailbox) -> None:

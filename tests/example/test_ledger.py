@@ -49,6 +49,6 @@ def test_invoice_is_paid_once_and_by_its_own_user(tally: Tally, ada: FlaskClient
     (mine, *_) = tally.all(
         select(Invoice).where(Invoice.user_id == 2, Invoice.paid_on.is_(None)).order_by(Invoice.id)
     )
-    (other, *_) = tally.all(select(Invoice).where(Invoice.user_id == 3))
-    assert [pay(ada, mine), pay(ada, mine), pay(ada, other)] == [302, 404, 404]
+    (theirs, *_) = tally.all(select(Invoice).where(Invoice.user_id == 3))
+    assert [pay(ada, mine), pay(ada, mine), pay(ada, theirs)] == [302, 404, 404]
     assert len(tally.runs("book")) == 1

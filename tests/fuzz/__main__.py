@@ -56,8 +56,8 @@ def _fuzz(database: str, interruptions: int, seed: int, queries: bool) -> int:
 
 
 def _tell(report: Report, seconds: float) -> None:
-    for (what, how, error), number in sorted(report.interrupted.items()):
-        print(f"{number:6}  {what}, {how}: {error}")
+    for (kind, how, error), number in sorted(report.interrupted.items()):
+        print(f"{number:6}  {kind}, {how}: {error}")
     print(f"{report.interrupted.total()} interruptions in {seconds:.0f} s")
     print(f"{len(report.unheard)} handlers were not interrupted in time")
     for alike in _alike(report.wrong):
@@ -71,8 +71,8 @@ def _tell(report: Report, seconds: float) -> None:
 def _alike(wrong: Sequence[str]) -> list[list[str]]:
     """Group what differs by numbers, and by what stands in parentheses, alone."""
     groups: dict[str, list[str]] = {}
-    for each in wrong:
-        groups.setdefault(re.sub(r"\(.*?\)|\d+", "", each), []).append(each)
+    for text in wrong:
+        groups.setdefault(re.sub(r"\(.*?\)|\d+", "", text), []).append(text)
     return list(groups.values())
 
 

@@ -49,8 +49,8 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int, queries: bool = 
     prepare(url, folder)
     report = Report()
     for number in range(WORKERS):
-        left = interruptions - report.interrupted.total()
-        _work(report, _arguments(url, folder, max(left, 0), seed + number, queries), folder)
+        rest = interruptions - report.interrupted.total()
+        _work(report, _arguments(url, folder, max(rest, 0), seed + number, queries), folder)
         if report.done:
             break
     else:
@@ -63,8 +63,8 @@ def fuzz(url: str, folder: Path, interruptions: int, seed: int, queries: bool = 
 
 
 def _arguments(url: str, folder: Path, interruptions: int, seed: int, queries: bool) -> list[str]:
-    given = {"url": url, "folder": folder, "interruptions": interruptions, "seed": seed}
-    options = [f"--{name}={value}" for name, value in given.items()]
+    values = {"url": url, "folder": folder, "interruptions": interruptions, "seed": seed}
+    options = [f"--{name}={value}" for name, value in values.items()]
     return ["--queries", *options] if queries else options
 
 

@@ -63,13 +63,13 @@ class SqliteInspector:
 
     def connections(self) -> Iterator[str]:
         """Which descriptors of the file are open in this process."""
-        found: list[str] = []
+        paths: list[str] = []
         for descriptor in Path("/proc/self/fd").iterdir():
             with suppress(OSError):
-                found.append(str(descriptor.readlink()))
-        left = [path for path in found if path.startswith(self._path)]
-        if left:
-            yield f"{len(left)} descriptors of the database are open: {sorted(left)}"
+                paths.append(str(descriptor.readlink()))
+        still_open = [path for path in paths if path.startswith(self._path)]
+        if still_open:
+            yield f"{len(still_open)} descriptors of the database are open: {sorted(still_open)}"
 
 
 class PostgresInspector:
@@ -91,9 +91,9 @@ class PostgresInspector:
         """Which connections there are, though everything should be closed."""
         until = time.monotonic() + CLOSED_WITHIN
         with psycopg.connect(self._url, autocommit=True) as connection:
-            while left := connection.execute(_OTHERS).fetchall():
+            while others := connection.execute(_OTHERS).fetchall():
                 if time.monotonic() > until:
-                    yield f"{len(left)} connections are open: {left}"
+                    yield f"{len(others)} connections are open: {others}"
                     return
                 time.sleep(0.02)
 

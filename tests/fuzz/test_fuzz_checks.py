@@ -97,10 +97,10 @@ def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, 
 
 
 def burden(in_a_cycle: bool) -> list[object]:
-    made: list[object] = [Burden()]
+    cycle: list[object] = [Burden()]
     if in_a_cycle:
-        made.append(made)
-    return made
+        cycle.append(cycle)
+    return cycle
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def burden(in_a_cycle: bool) -> list[object]:
 )
 def test_a_frame_that_is_kept_is_found(alive: bool, in_a_cycle: bool, kept: str | None) -> None:
     frames = Frames()
-    held = burden(in_a_cycle)
-    frames.keep(held[0], "run 1")
+    reference = burden(in_a_cycle)
+    frames.keep(reference[0], "run 1")
     if not alive:
-        del held
+        del reference
     frames.check("run 2")
     frames.check("run 3")
-    found = [] if kept is None else [f"the frame of run 1 is kept {kept}"]
-    assert [each[: len(found[0])] for each in frames.kept] == found
+    expected = [] if kept is None else [f"the frame of run 1 is kept {kept}"]
+    assert [text[: len(expected[0])] for text in frames.kept] == expected
 
 
 def writing(url: str) -> sqlite3.Connection | psycopg.Connection:

@@ -80,13 +80,13 @@ class Worker:
 
     def work(self, interruptions: int) -> None:
         """Until there were so many interruptions; then let everything end."""
-        seen, last = 0, time.monotonic()
-        while seen < interruptions:
+        received, last = 0, time.monotonic()
+        while received < interruptions:
             if not self._live():
                 self.enqueue(CHUNK)
             self._tick()
-            if told := self._tell():
-                seen, last = seen + told, time.monotonic()
+            if number := self._tell():
+                received, last = received + number, time.monotonic()
             if time.monotonic() > last + END_WITHIN:
                 sys.exit(f"Nothing more happens: {self._live()} runs are held by nobody at work.")
         fuzz.calm = True
@@ -165,15 +165,15 @@ class Worker:
 
     def _tell(self) -> int:
         """Tell of the interruptions since the last time; return how many there were."""
-        told, fuzz.interrupted = fuzz.interrupted, []
-        for kind, how, error in told:
+        events, fuzz.interrupted = fuzz.interrupted, []
+        for kind, how, error in events:
             say(interrupted=kind, how=how, error=error)
         for wrong in fuzz.frames.kept:
             say(wrong=wrong)
         for unheard in fuzz.unheard:
             say(unheard=unheard)
         fuzz.frames.kept, fuzz.unheard = [], []
-        return len(told)
+        return len(events)
 
     def _live(self) -> int:
         sql = "SELECT count(*) FROM job_runs WHERE status IN ('queued', 'failed', 'running')"

@@ -35,18 +35,18 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
     """For each task and queue, for how many hours the first run has been due, and the first of
     those that a tick could run now."""
-    found: dict[tuple[str, str], list[Waiting]] = {}
+    groups: dict[tuple[str, str], list[Waiting]] = {}
     with reading(state) as reader:
-        for each in waiting_groups(reader):
-            found.setdefault((each.task, each.queue), []).append(each)
+        for group in waiting_groups(reader):
+            groups.setdefault((group.task, group.queue), []).append(group)
         now = reader.now
 
     def hours(moments: list[object]) -> int | None:
         return max((round((now - m).total_seconds() / HOUR) for m in moments if m), default=None)  # type: ignore[operator]
 
     return {
-        key: (hours([each.oldest for each in some]) or 0, hours([each.due for each in some]))
-        for key, some in found.items()
+        key: (hours([group.oldest for group in some]) or 0, hours([group.due for group in some]))
+        for key, some in groups.items()
     }
 
 
@@ -127,7 +127,7 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
     with app.app_context():
         jobs.pause(queue="mail")
     assert hours_due(state) == 2
-    assert [each.number for each in findings(state) if each.id == "overdue"] == [1]
+    assert [finding.number for finding in findings(state) if finding.id == "overdue"] == [1]
 
 
 def hours_due(state: State) -> int:

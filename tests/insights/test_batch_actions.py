@@ -49,9 +49,9 @@ class Shop:
         return ids
 
     def view(self, key: str = "b") -> BatchView:
-        found = find_batch(self.state, key)
-        assert found is not None
-        return found
+        batch = find_batch(self.state, key)
+        assert batch is not None
+        return batch
 
     def counts(self, key: str = "b") -> tuple[int, ...]:
         """Total, succeeded, dead, cancelled."""

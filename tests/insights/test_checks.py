@@ -121,7 +121,7 @@ of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.make
 def stalled(state: State) -> list[Finding]:
     """What stands still, and not the work that waits for a worker."""
     ids = {case.id for case in CASES}
-    return [each for each in findings(state) if each.id in ids]
+    return [row for row in findings(state) if row.id in ids]
 
 
 def test_each_check_has_an_id_of_its_own_and_the_worst_come_first() -> None:
@@ -137,12 +137,12 @@ def test_what_stands_still_is_named_and_what_no_tick_ends_makes_the_verdict_red(
 ) -> None:
     case.make(rows, case.age)
     verdict = read_verdict(state)
-    (found,) = verdict.findings
-    assert (found.id, found.level) == (case.id, "error" if case.id in RED else "warning")
-    assert case.said in found.what
-    assert case.todo in found.todo
-    assert found.since is not None
-    assert (verdict.now - found.since).total_seconds() == pytest.approx(case.age, abs=60)
+    (finding,) = verdict.findings
+    assert (finding.id, finding.level) == (case.id, "error" if case.id in RED else "warning")
+    assert case.said in finding.what
+    assert case.todo in finding.todo
+    assert finding.since is not None
+    assert (verdict.now - finding.since).total_seconds() == pytest.approx(case.age, abs=60)
     if case.id in RED:
         assert (verdict.word, verdict.tone) == ("overdue", "bad")
         assert case.said in verdict.sentence
@@ -171,7 +171,7 @@ def test_a_key_at_whose_shares_others_have_just_begun_does_not_stand_still(
             "UPDATE job_runs SET started_at = (SELECT min(started_at) FROM job_runs)"
             f" WHERE id = {younger}"
         )
-    assert [each.id for each in stalled(state)] == ["held-key"]
+    assert [finding.id for finding in stalled(state)] == ["held-key"]
 
 
 def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, rows: Rows) -> None:
@@ -188,7 +188,7 @@ def test_what_is_paused_waits_for_somebody_to_resume_it(
 ) -> None:
     for case in (CASES[0], CASES[2], *CASES[4:6], CASES[7]):
         case.make(rows, case.age)
-    assert {each.id for each in stalled(state)} > {"undeclared-order", "orphaned-task"}
+    assert {finding.id for finding in stalled(state)} > {"undeclared-order", "orphaned-task"}
     for name in ("send", "gone", "default"):
         rows.insert(JobPause(kind=kind, name=name))
     assert stalled(state) == []
@@ -199,6 +199,6 @@ def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
         make(rows, 2 * DAY)
     rows.run(age=HOUR, job_type="gone", **(ORDERED | {"concurrency_key": "o"}))
     behind(rows, HOUR, concurrency_key="o")
-    ids = [each.id for each in stalled(state)]
+    ids = [finding.id for finding in stalled(state)]
     assert ids == ["undeclared-order", "no-share", "orphaned-task", "snoozed", "open-batch"]
     assert "waits in strict order" in read_verdict(state).sentence

@@ -27,19 +27,19 @@ from tests.rows import Rows, ago
 @pytest.fixture
 def state_on() -> Iterator[Callable[..., State]]:
     """Makes an app on a database, with such options of its engine."""
-    made: list[State] = []
+    states: list[State] = []
 
     def make(url: str, **options: Any) -> State:
         app, db = Flask("another"), SQLAlchemy()
         app.config.update(SQLALCHEMY_DATABASE_URI=url, SQLALCHEMY_ENGINE_OPTIONS=options)
         db.init_app(app)
         CronJobs(app)
-        made.append(state_of(app))
-        return made[-1]
+        states.append(state_of(app))
+        return states[-1]
 
     yield make
-    for each in made:
-        each.engine.dispose()
+    for made_state in states:
+        made_state.engine.dispose()
 
 
 def declare(state: State, name: str, schedule: str | None = None) -> None:
@@ -161,7 +161,7 @@ def test_clocks_of_other_hosts_are_compared(state: State, rows: Rows) -> None:
     rows.tick(age=120, host="mended", clock_offset=90.0)
     rows.tick(age=1, host="mended", clock_offset=0.01)
     rows.tick(host="skewed", clock_offset=-90.0)
-    (finding,) = (each for each in examine(state) if each.id == "host-clock")
+    (finding,) = (row for row in examine(state) if row.id == "host-clock")
     assert (
         finding.what == "The clock of skewed was 1 min 30 s behind the database's at its last tick"
     )
@@ -186,7 +186,7 @@ def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
     listed = app.test_cli_runner().invoke(args=[*advised(advice, "list"), "--json"])
     assert {row["id"] for row in json.loads(listed.stdout)["runs"]} == set(runs[:2])
     app.test_cli_runner().invoke(args=[*advised(advice, "retry"), "--yes"])
-    assert [rows.get(each).status for each in runs] == ["queued", "queued", "dead", "dead"]
+    assert [rows.get(run_id).status for run_id in runs] == ["queued", "queued", "dead", "dead"]
 
 
 def advised(finding: Finding, verb: str) -> list[str]:

@@ -36,9 +36,9 @@ class Web:
 
     def errors(self) -> list[Finding]:
         """What the doctor finds that is about rights, and wrong."""
-        found = examine(state_of(self.app))
-        assert [each.level for each in found if each.id == "rights"]
-        return [each for each in found if each.id == "rights" and each.level == "error"]
+        findings = examine(state_of(self.app))
+        assert [row.level for row in findings if row.id == "rights"]
+        return [row for row in findings if row.id == "rights" and row.level == "error"]
 
     def trouble_of_tick(self) -> str:
         """What a tick says that fails."""
@@ -55,18 +55,18 @@ def web(postgresql_url: str) -> Iterator[Web]:
     url = make_url(postgresql_url).set(username=role, password="web")
     app.config["SQLALCHEMY_DATABASE_URI"] = url.render_as_string(hide_password=False)
     db.init_app(app)
-    made = Web(owner, role, app, CronJobs(app))
-    made.execute(
+    web = Web(owner, role, app, CronJobs(app))
+    web.execute(
         "CREATE ROLE {role} LOGIN PASSWORD 'web'",
         "GRANT USAGE ON SCHEMA public TO {role}",
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {role}",
         "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO {role}",
     )
-    yield made
+    yield web
     with app.app_context():
         db.engine.dispose()
-    made.execute("DROP OWNED BY {role}", "DROP ROLE {role}")
-    made.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
+    web.execute("DROP OWNED BY {role}", "DROP ROLE {role}")
+    web.execute("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     owner.dispose()
 
 
@@ -83,8 +83,8 @@ def test_role_with_all_rights_is_well_and_nothing_is_left_behind(web: Web) -> No
 def test_each_right_on_each_table_is_tried(web: Web, right: str) -> None:
     for name in TABLES:
         web.execute(f"REVOKE {right} ON {name} FROM {{role}}")
-    found = web.errors()
-    assert [(each.what, each.todo) for each in found] == [
+    errors = web.errors()
+    assert [(error.what, error.todo) for error in errors] == [
         (
             f"permission denied for table {table.name}",
             "Let its owner run: GRANT SELECT, INSERT, UPDATE, DELETE ON "
@@ -92,17 +92,17 @@ def test_each_right_on_each_table_is_tried(web: Web, right: str) -> None:
         )
         for table in JobRun.metadata.sorted_tables
     ]
-    web.execute(*(each.todo.partition(": ")[2] for each in found))
+    web.execute(*(error.todo.partition(": ")[2] for error in errors))
     assert web.errors() == []
 
 
 def test_each_sequence_is_tried(web: Web) -> None:
     for name in TABLES:
         web.execute(f"REVOKE USAGE ON SEQUENCE {name}_id_seq FROM {{role}}")
-    found = web.errors()
-    assert len(found) == len(TABLES)
-    assert all(each.what.startswith("permission denied for sequence") for each in found)
-    web.execute(*(each.todo.partition(": ")[2] for each in found))
+    errors = web.errors()
+    assert len(errors) == len(TABLES)
+    assert all(error.what.startswith("permission denied for sequence") for error in errors)
+    web.execute(*(error.todo.partition(": ")[2] for error in errors))
     assert web.errors() == []
 
 
@@ -117,10 +117,10 @@ def test_each_sequence_is_tried(web: Web) -> None:
 def test_tick_that_fails_says_what_the_doctor_says(web: Web, takes: str) -> None:
     web.execute(takes)
     (finding,) = web.errors()
-    said = web.trouble_of_tick()
-    assert finding.todo in said
-    assert f"TO {web.role}" in said
-    assert "doctor" not in said
+    message = web.trouble_of_tick()
+    assert finding.todo in message
+    assert f"TO {web.role}" in message
+    assert "doctor" not in message
     web.execute(finding.todo.partition(": ")[2])
     assert web.errors() == []
     with web.app.app_context():
@@ -152,9 +152,9 @@ def test_tick_that_fails_says_what_the_doctor_says(web: Web, takes: str) -> None
 )
 def test_policies_that_may_hide_rows_are_found(web: Web, policies: list[str], number: int) -> None:
     web.execute("ALTER TABLE job_runs ENABLE ROW LEVEL SECURITY", *policies)
-    found = web.errors()
-    assert len(found) == number
-    assert all("hide rows of job_runs from the role" in each.what for each in found)
+    errors = web.errors()
+    assert len(errors) == number
+    assert all("hide rows of job_runs from the role" in error.what for error in errors)
 
 
 def test_right_by_columns_is_a_right(web: Web) -> None:
@@ -181,15 +181,15 @@ def test_rights_are_tried_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     app.config["SQLALCHEMY_DATABASE_URI"] = f"{file}?mode=ro&uri=true"
     db.init_app(app)
     CronJobs(app)
-    found = [each for each in examine(state_of(app)) if each.id == "rights"]
+    rights = [row for row in examine(state_of(app)) if row.id == "rights"]
     with app.app_context():
         db.engine.dispose()
-    (finding,) = found
+    (finding,) = rights
     assert "readonly database" in finding.what
     assert "may the user that this runs as write to both?" in finding.todo
 
 
 @on_postgresql
 def test_app_s_owner_is_well(app: Flask, jobs: CronJobs) -> None:
-    (finding,) = (each for each in examine(state_of(app)) if each.id == "rights")
+    (finding,) = (row for row in examine(state_of(app)) if row.id == "rights")
     assert finding.level == "ok"

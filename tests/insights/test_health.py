@@ -80,9 +80,9 @@ def test_verdict_is_overdue_when_work_waits_though_ticks_come(state: State, rows
     rows.run(age=660)
     verdict = read_verdict(state)
     assert verdict.word == "overdue"
-    (found,) = verdict.findings
-    assert found.since is not None
-    assert (verdict.now - found.since).total_seconds() == pytest.approx(660, abs=5)
+    (finding,) = verdict.findings
+    assert finding.since is not None
+    assert (verdict.now - finding.since).total_seconds() == pytest.approx(660, abs=5)
 
 
 def test_findings_say_how_many(state: State, rows: Rows) -> None:
@@ -101,7 +101,7 @@ def test_findings_say_how_many(state: State, rows: Rows) -> None:
         error_type="Missed",
         result={"skipped": 4, "from": ago(7200).isoformat()},
     )
-    numbers = {found.id: found.number for found in read_verdict(state).findings}
+    numbers = {row.id: row.number for row in read_verdict(state).findings}
     assert numbers == {"overdue": 3, "dead": 1, "stale-runs": 1, "missed-slots": 4}
 
 
@@ -199,10 +199,10 @@ class TestMissed:
         assert (verdict.ok, verdict.tone) == (True, "warn")
         (missed,) = verdict.findings
         assert (missed.number in (26, 27), missed.since) == (True, first)
-        said = f"slots of hourly were missed, from {first:%Y-%m-%d %H:%M} UTC to"
-        assert said in missed.what
+        message = f"slots of hourly were missed, from {first:%Y-%m-%d %H:%M} UTC to"
+        assert message in missed.what
         assert admin().output.startswith("WARN")
-        assert said in admin().output
+        assert message in admin().output
         assert findings(state_of(app))["missed-slots"].level == "warning"
 
     @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ class TestMissed:
     ) -> None:
         rows.run("skipped", error_type=kind, result=result)
         rows.tick()
-        assert [each.number for each in read_verdict(state).findings] == ([slots] if slots else [])
+        assert [row.number for row in read_verdict(state).findings] == ([slots] if slots else [])
 
     def test_gaps_of_ticks_are_listed_also_the_current_one(self, state: State, rows: Rows) -> None:
         for age in (600, 660, 720, 4400, 4460):

@@ -48,17 +48,17 @@ def sql(state: State, statement: str) -> None:
 @pytest.fixture
 def lose(state: State) -> Callable[..., None]:
     """Loses the answer to the first statement with *at* in it, behind one with *behind* in it."""
-    wanted: list[str] = []
+    parts: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
-        while wanted and wanted[0] in " ".join(statement.split()):
-            if len(wanted) == 1:
-                wanted.clear()
+        while parts and parts[0] in " ".join(statement.split()):
+            if len(parts) == 1:
+                parts.clear()
                 raise psycopg.OperationalError("server closed the connection unexpectedly")
-            del wanted[0]
+            del parts[0]
 
     event.listen(state.engine, "after_cursor_execute", note)
-    return lambda behind, at="COMMIT": wanted.extend((behind, at))
+    return lambda behind, at="COMMIT": parts.extend((behind, at))
 
 
 #: Acts, and the statements that they are about.
@@ -102,7 +102,7 @@ def test_runs_count_as_changed_though_the_answer_was_lost(
     dead = [rows.run("dead") for _ in range(3)]
     lose("UPDATE job_runs")
     assert (RETRY.many(state, dead).changed, rows.get(dead[0]).status) == (3, "queued")
-    assert [(each.done, each.asked) for each in operations(state)] == [(3, 3)]
+    assert [(row.done, row.asked) for row in operations(state)] == [(3, 3)]
 
 
 def test_each_act_is_a_row_and_lines_in_the_log_with_who(
@@ -134,10 +134,10 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
     add_definition(state, replace(daily, schedule="@hourly"), "ada")
     remove_definition(state, "own", "ada")
     prune_all(state, actor="ada")
-    found = operations(state)
-    assert {each.actor for each in found} == {"ada"}
-    assert all(each.finished_at is not None and not each.stopped for each in found)
-    assert [(each.what, each.target, each.run_id, each.done) for each in found] == [
+    log = operations(state)
+    assert {row.actor for row in log} == {"ada"}
+    assert all(row.finished_at is not None and not row.stopped for row in log)
+    assert [(row.what, row.target, row.run_id, row.done) for row in log] == [
         ("retried", f"run {dead}", dead, 1),
         ("cancelled", f"run {dead}", dead, 1),
         ("retried with another payload", f"run {dead}", dead, 1),
@@ -158,7 +158,7 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
     ]
     lines = "\n".join(caplog.messages).splitlines()
     # Of many: when it begins, for each of them, and when it ends.
-    assert len(lines) == len(found) + 2 + 2
+    assert len(lines) == len(log) + 2 + 2
     assert all("by ada" in line for line in lines)
     assert "hush" not in caplog.text
     assert lines[0].startswith(f"retried by ada: task send, run {dead}, attempt 1, worker ")
@@ -166,9 +166,9 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
 
 def test_what_changes_nothing_is_no_row(state: State, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="send")(lambda: None)
-    done = rows.run("succeeded")
+    finished = rows.run("succeeded")
     with pytest.raises(StateConflict):
-        RETRY.one(state, done)
+        RETRY.one(state, finished)
     resume(state, Target("queue", "mail"))
     assert operations(state) == []
 
@@ -202,20 +202,20 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
     caplog.set_level(logging.INFO, "flask_cronjobs")
     monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)
     ids = [rows.run("dead") for _ in range(5)]
-    seen: list[str] = []
+    progress: list[str] = []
 
     def stop(_: int) -> None:
-        seen.extend(each.progress for each in operations(state))
-        if len(seen) == 2:
+        progress.extend(row.progress for row in operations(state))
+        if len(progress) == 2:
             raise SystemExit(1)
 
     with pytest.raises(SystemExit):
         RETRY.many(state, ids, "ada", stop)
-    assert seen == ["2 of 5, at work", "4 of 5, at work"]
+    assert progress == ["2 of 5, at work", "4 of 5, at work"]
     assert caplog.messages[-1].endswith("by ada: 4 runs")
     sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
-    (found,) = operations(state)
-    assert found.progress == "4 of 5, stopped"
+    (operation,) = operations(state)
+    assert operation.progress == "4 of 5, stopped"
 
 
 def test_prune_that_was_stopped_says_how_far_it_came(
@@ -230,9 +230,9 @@ def test_prune_that_was_stopped_says_how_far_it_came(
 
     with pytest.raises(SystemExit):
         prune_all(state, actor="ada", progress=stop)
-    (found,) = operations(state)
-    assert (found.what, found.target, found.actor) == ("pruned", "5 runs", "ada")
-    assert found.progress == "2 of 5, at work"
+    (operation,) = operations(state)
+    assert (operation.what, operation.target, operation.actor) == ("pruned", "5 runs", "ada")
+    assert operation.progress == "2 of 5, at work"
 
 
 def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
@@ -241,7 +241,7 @@ def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
     RETRY.one(state, first, "ada")
     CANCEL.many(state, [first], "eve")
     CANCEL.one(state, second, "bob")
-    assert [(each.actor, each.what) for each in operations_on(state, first)] == [("ada", "retried")]
+    assert [(row.actor, row.what) for row in operations_on(state, first)] == [("ada", "retried")]
     assert operations_on(state, rows.run("dead")) == ()
     facts = {fact.label: fact.value for fact in facts_of(view_of(state, second))}
     assert facts["cancelled"] == "by bob"

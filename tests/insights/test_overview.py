@@ -31,15 +31,15 @@ from tests.rows import Rows, ago, all_of, view_of
 def test_each_definition_has_its_own_outcomes(state: State, rows: Rows, jobs: CronJobs) -> None:
     jobs.task(name="known", schedule="@daily")(lambda: None)
     known = rows.definition("known")
-    runs = [rows.run("succeeded", age=-each, definition_id=known) for each in range(12)]
-    other = rows.run("skipped", definition_id=rows.definition("gone"))
+    runs = [rows.run("succeeded", age=-n, definition_id=known) for n in range(12)]
+    skipped = rows.run("skipped", definition_id=rows.definition("gone"))
     rows.definition("bad cron", schedule="61 * * * *")
     rows.definition("bad zone", timezone="Mars/Olympus")
     rows.definition("paused", paused_at=ago(5))
     views = {view.name: view for view in list_definitions(state).rows}
     assert [cell.id for cell in views["known"].cells] == runs[2:]
     assert views["known"].last_seconds == pytest.approx(2, abs=0.1)
-    assert [cell.id for cell in views["gone"].cells] == [other]
+    assert [cell.id for cell in views["gone"].cells] == [skipped]
     assert views["gone"].last_seconds is None
     assert {name for name, view in views.items() if view.broken} == {"bad cron", "bad zone"}
     assert {name for name, view in views.items() if view.next_slots} == {"known", "gone"}
@@ -74,12 +74,12 @@ def test_next_slots_are_found_anew_once_the_first_has_come() -> None:
 
 
 def test_dead_runs_are_in_groups_of_which_the_newest_comes_first(state: State, rows: Rows) -> None:
-    made = (50, "ValueError"), (90, None), (20, "OSError"), (5, "ValueError")
-    ids = [rows.run("dead", age=age, error_type=error_type) for age, error_type in made]
+    failures = (50, "ValueError"), (90, None), (20, "OSError"), (5, "ValueError")
+    ids = [rows.run("dead", age=age, error_type=error_type) for age, error_type in failures]
     (first, second, third), total = dead_groups(state)
     assert (total.value, first.count, first.sample_id) == (3, Count(2), ids[-1])
-    found = [each.error_type for each in (first, second, third)]
-    assert found == ["ValueError", "OSError", None]
+    types = [row.error_type for row in (first, second, third)]
+    assert types == ["ValueError", "OSError", None]
     assert (first.newest - first.oldest).total_seconds() == pytest.approx(45, abs=1)
 
 
@@ -89,8 +89,8 @@ def test_group_of_dead_runs_says_for_whom_they_were(state: State, rows: Rows) ->
     rows.run("dead", age=9, label="e", error_type="ValueError", fingerprint="f2")
     rows.run("dead", age=10, error_type="ValueError")
     groups, _ = dead_groups(state)
-    assert [each.labels for each in groups] == [("a", "b", "c", "d"), ("e",), ()]
-    assert [each.fingerprint for each in groups] == ["f1", "f2", None]
+    assert [group.labels for group in groups] == [("a", "b", "c", "d"), ("e",), ()]
+    assert [group.fingerprint for group in groups] == ["f1", "f2", None]
 
 
 def test_activity_has_24_hours_summed_from_ticks(state: State, rows: Rows) -> None:
@@ -125,7 +125,7 @@ def test_an_effect_is_in_doubt_once_its_owner_is_gone(state: State, rows: Rows) 
         "marked": "in_doubt",
         "done": "done",
     }
-    numbers = {found.id: found.number for found in findings(state)}
+    numbers = {row.id: row.number for row in findings(state)}
     assert numbers["effects-in-doubt"] == 4
     assert "done" not in {effect.key for effect in list_effects(state, open_only=True).rows}
 
@@ -176,10 +176,10 @@ FILTERS: list[tuple[RunFilter, set[str]]] = [
 
 
 def test_a_filter_finds_its_runs(state: State, several: dict[str, int]) -> None:
-    for which, expected in FILTERS:
+    for filters, expected in FILTERS:
         newest = sorted((several[name] for name in expected), reverse=True)
-        assert [row.id for row in list_runs(state, which).rows] == newest, which
-        assert sorted(all_of(state, which), reverse=True) == newest, which
+        assert [row.id for row in list_runs(state, filters).rows] == newest, filters
+        assert sorted(all_of(state, filters), reverse=True) == newest, filters
 
 
 def test_a_limit_is_held_within_bounds(state: State, rows: Rows) -> None:
@@ -197,12 +197,12 @@ def test_an_attempt_without_a_failure_is_shown_while_it_runs(state: State, rows:
     rows.failure(dead, 1)
 
     def attempts(run_id: int) -> list[tuple[object, ...]]:
-        found = view_of(state, run_id).attempts
-        return [(each.number, each.outcome, each.worker, each.seconds) for each in found]
+        past = view_of(state, run_id).attempts
+        return [(row.number, row.outcome, row.worker, row.seconds) for row in past]
 
     assert attempts(rows.run("running")) == [(1, "running", "web-1:7", None)]
     assert attempts(rows.run()) == []
-    assert [each[:2] for each in attempts(dead)] == [(1, "failed")]
+    assert [row[:2] for row in attempts(dead)] == [(1, "failed")]
     assert find_run(state, 4711) is None
 
 
@@ -219,14 +219,14 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
     rows.run("dead")
     rows.run(job_type="gone", age=3600)
     read_overview(state)  # What a process learns once.
-    taken: list[object] = []
-    event.listen(state.engine.pool, "checkout", lambda *args: taken.append(args))
+    checkouts: list[object] = []
+    event.listen(state.engine.pool, "checkout", lambda *args: checkouts.append(args))
     with sent_by(state.engine) as sent:
         overview = read_overview(state)
     assert len(overview.definitions.rows) == 3
     assert overview.verdict.headline.endswith("things need you")
     assert len(sent.statements) <= 25
-    assert len(taken) == 1
+    assert len(checkouts) == 1
     assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql, _ in sent.statements)
 
 

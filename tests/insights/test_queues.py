@@ -14,7 +14,7 @@ from tests.rows import Rows, now
 
 
 def queues(state: State) -> dict[str, QueueView]:
-    return {each.name: each for each in list_queues(state).rows}
+    return {row.name: row for row in list_queues(state).rows}
 
 
 def seconds(view: QueueView) -> int | None:
@@ -31,13 +31,13 @@ def test_a_queue_counts_what_waits_and_says_since_when(
     rows.run("failed", age=-600)
     rows.run(age=-600, queue="later")
     rows.run("running", age=60, queue="busy")
-    found = queues(state)
-    assert list(found) == ["default", "idle", "later"]
-    assert (found["default"].waiting.value, found["default"].due.value) == (3, 2)
-    assert seconds(found["default"]) in (90, 91, 92)
-    assert (found["later"].waiting.value, found["later"].due.value) == (1, 0)
-    assert seconds(found["later"]) is None
-    assert not found["idle"].waiting
+    by_name = queues(state)
+    assert list(by_name) == ["default", "idle", "later"]
+    assert (by_name["default"].waiting.value, by_name["default"].due.value) == (3, 2)
+    assert seconds(by_name["default"]) in (90, 91, 92)
+    assert (by_name["later"].waiting.value, by_name["later"].due.value) == (1, 0)
+    assert seconds(by_name["later"]) is None
+    assert not by_name["idle"].waiting
 
 
 def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatc
     rows.run(age=60)
     rows.run(age=60, job_type="of the same queue")
     rows.run(age=60, queue="mail")
-    assert [str(each.waiting) for each in list_queues(state).rows] == ["1+", "0+"]
+    assert [str(row.waiting) for row in list_queues(state).rows] == ["1+", "0+"]
 
 
 def test_of_many_queues_those_that_need_a_person_are_shown(
@@ -57,7 +57,7 @@ def test_of_many_queues_those_that_need_a_person_are_shown(
     with state.app.app_context():
         jobs.pause(queue="idle")
     page = list_queues(state, limit=3)
-    assert [each.name for each in page.rows] == ["idle", "late", "soon"]
+    assert [row.name for row in page.rows] == ["idle", "late", "soon"]
     assert str(page.rows[1].waiting) == "1"
     assert page.cut("queue").startswith("3 of ")
     assert not list_queues(state).cut("queue")
@@ -76,8 +76,8 @@ def test_a_queue_says_who_serves_it(
     rows: Rows, state: State, jobs: CronJobs, values: list[dict[str, Any]], service: str
 ) -> None:
     jobs.task(name="it", queue="mail")(lambda: None)
-    for each in values:
-        rows.tick(age=5, **each)
+    for columns in values:
+        rows.tick(age=5, **columns)
     assert queues(state)["mail"].service(now()) == service
 
 
@@ -93,5 +93,5 @@ def test_runs_that_wait_for_their_rate_are_counted(rows: Rows, state: State) -> 
     for age in (60, 30, -60):
         rows.run(queue="mail", age=age, rate_key="k", rate_mark="waits")
     rows.run(queue="mail", age=10)
-    (mail,) = [each for each in list_queues(state).rows if each.name == "mail"]
+    (mail,) = [row for row in list_queues(state).rows if row.name == "mail"]
     assert (mail.waiting.value, mail.due.value, mail.waiting.capped) == (4, 3, False)

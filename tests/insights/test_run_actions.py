@@ -39,8 +39,8 @@ from tests.rows import Rows, ago
 def test_retry_queues_a_run_that_did_not_succeed(
     state: State, rows: Rows, status: str, limit: int, then: int
 ) -> None:
-    age, asked = -3600 if status == "failed" else 3600, ago(9)
-    run_id = rows.run(status, age, attempts=10, max_attempts=limit, cancel_requested_at=asked)
+    age, request = -3600 if status == "failed" else 3600, ago(9)
+    run_id = rows.run(status, age, attempts=10, max_attempts=limit, cancel_requested_at=request)
     change = RETRY.one(state, run_id)
     assert (change.run_id, change.task, change.status) == (run_id, "send", "queued")
     run = rows.get(run_id)
@@ -65,11 +65,11 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
 ) -> None:
     run_id = rows.run("dead", age=20 * 86400, last_error="boom", error_type="ValueError")
     rows.failure(run_id, 1)
-    with heard(run_cancelled) as told:
+    with heard(run_cancelled) as outcomes:
         assert DISCARD.one(state, run_id, "ada").status == "cancelled"
     run = rows.get(run_id)
     assert (run.status, run.error_type) == ("cancelled", "Discarded")
-    assert run.last_error == told[0].error == "discarded by ada"
+    assert run.last_error == outcomes[0].error == "discarded by ada"
     assert run.finished_at is not None
     assert run.finished_at > ago(60)
     RETRY.one(state, run_id)
@@ -81,13 +81,13 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     state: State, rows: Rows, status: str
 ) -> None:
     run_id = rows.run(status)
-    with heard(run_cancelled) as told:
+    with heard(run_cancelled) as outcomes:
         assert CANCEL.one(state, run_id, "ada").status == "cancelled"
         CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
     run = rows.get(run_id)
     assert (run.status, run.last_error) == ("cancelled", "cancelled by ada")
     assert run.finished_at is not None
-    assert [(each.id, each.kind, each.error) for each in told] == [
+    assert [(row.id, row.kind, row.error) for row in outcomes] == [
         (run_id, "cancelled", "cancelled by ada")
     ]
 
@@ -265,12 +265,12 @@ def test_run_now_runs_a_definition_with_its_own_payload(
         "job_type": "send", "payload": {"who": "ada"}, "queue": "mail", "priority": 3,
         "max_attempts": 2,
     }  # fmt: skip
-    made = rows.definition("daily", **own)
+    definition = rows.definition("daily", **own)
     first, second = (rows.get(run_now(state, "daily")) for _ in range(2))
     assert first.id != second.id
     for run in (first, second):
         assert {name: getattr(run, name) for name in own} == own
-        assert (run.definition_id, run.status) == (made, "queued")
+        assert (run.definition_id, run.status) == (definition, "queued")
         assert abs(run.run_at - run.scheduled_for) < timedelta(seconds=1)
 
 
@@ -313,14 +313,14 @@ def test_run_of_a_task_takes_the_options_of_an_enqueue_and_finds_its_key(
     state: State, rows: Rows, jobs: CronJobs
 ) -> None:
     jobs.task(name="send")(lambda: None)
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         "queue": "mail", "priority": 7, "max_attempts": 2, "idempotency_key": "k",
         "unique_while": "pending",
     }  # fmt: skip
-    options = EnqueueOptions(**given)
+    options = EnqueueOptions(**values)
     first = queue_run(state, "send", options=options)
     run = rows.get(first.id)
-    assert {name: getattr(run, name) for name in given} == given
+    assert {name: getattr(run, name) for name in values} == values
     assert queue_run(state, "send", options=options) == QueuedRun(first.id, False)
     with state.app.app_context():
         assert jobs.tick().succeeded == 1

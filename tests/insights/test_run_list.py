@@ -32,8 +32,8 @@ from tests.rows import Rows, ago, all_of, view_of
 
 
 def ids(state: State, search: str | None = None, **values: object) -> list[int]:
-    which = RunFilter(search=search, **values)  # type: ignore[arg-type]
-    return [row.id for row in list_runs(state, which).rows]
+    filters = RunFilter(search=search, **values)  # type: ignore[arg-type]
+    return [row.id for row in list_runs(state, filters).rows]
 
 
 def walk(state: State, which: RunFilter, limit: int, order: Sorting = NEWEST) -> Iterator[RunPage]:
@@ -77,14 +77,14 @@ def test_each_run_is_listed_once_in_the_order_of_its_status(
             concurrency_limit=key and 1,
         )
     statuses: tuple[Status | None, ...] = (None, *STATUSES)
-    for which in (RunFilter(overdue=True), *(RunFilter(status=each) for each in statuses)):
-        order = sorting_of(which.status, which.overdue)
-        found = [rows.get(run_id) for run_id in all_of(state, which)]
-        assert {run.status for run in found} <= ({which.status} if which.status else {*STATUSES})
-        expected = sorted(found, key=lambda run: run.id, reverse=order.descending)
+    for filter in (RunFilter(overdue=True), *(RunFilter(status=status) for status in statuses)):
+        order = sorting_of(filter.status, filter.overdue)
+        listed = [rows.get(run_id) for run_id in all_of(state, filter)]
+        assert {run.status for run in listed} <= ({filter.status} if filter.status else {*STATUSES})
+        expected = sorted(listed, key=lambda run: run.id, reverse=order.descending)
         expected.sort(key=attrgetter(order.column), reverse=order.descending)
         for limit in (2, 7, 50):
-            assert ids_of(walk(state, which, limit, order)) == [run.id for run in expected]
+            assert ids_of(walk(state, filter, limit, order)) == [run.id for run in expected]
     assert [sorting_of(status, False).column for status in ("dead", "failed", "running")] == [
         "finished_at", "run_at", "id",
     ]  # fmt: skip
@@ -96,15 +96,15 @@ def test_all_runs_of_an_old_batch_are_listed(
     monkeypatch.setattr(run_list, "WINDOW", 2)
     with state.engine.begin() as connection:
         new = "INSERT INTO job_batches (key) VALUES ('old'), ('other') RETURNING id"
-        batch, other = sorted(connection.execute(text(new)).scalars())
+        batch, full = sorted(connection.execute(text(new)).scalars())
     statuses = ("succeeded", "queued", "running", "dead", "skipped", "succeeded")
-    made = [rows.run(status, batch_id=batch) for status in statuses]
-    for batch_id in (other, None, None):
+    run_ids = [rows.run(status, batch_id=batch) for status in statuses]
+    for batch_id in (full, None, None):
         rows.run("succeeded", batch_id=batch_id)
-    assert ids(state, batch="old") == made[::-1]
-    assert ids(state, batch="old", status="succeeded") == [made[5], made[0]]
+    assert ids(state, batch="old") == run_ids[::-1]
+    assert ids(state, batch="old", status="succeeded") == [run_ids[5], run_ids[0]]
     pages = list(walk(state, RunFilter(batch="old"), limit=4))
-    assert ids_of(pages) == made[::-1]
+    assert ids_of(pages) == run_ids[::-1]
     assert [page.partial for page in pages] == [False, False]
 
 
@@ -135,23 +135,23 @@ def test_a_search_reads_a_window_of_rows_but_finds_an_old_run_by_its_id_and_key(
 ) -> None:
     monkeypatch.setattr(run_list, "WINDOW", 3)
     kind = status or "succeeded"
-    made = [rows.run(kind, age=n, idempotency_key=f"k{n}", label="to Ada") for n in range(7)]
+    run_ids = [rows.run(kind, age=n, idempotency_key=f"k{n}", label="to Ada") for n in range(7)]
     order = sorting_of(status, False)
-    far = made[0] if order.descending and order.column == "id" else made[6]
-    far = made[0] if status == "queued" else far
-    which = RunFilter(search="to ada", status=status)
-    page = list_runs(state, replace(which, search=f"k{made.index(far)}"), None, 50, order)
+    far = run_ids[0] if order.descending and order.column == "id" else run_ids[6]
+    far = run_ids[0] if status == "queued" else far
+    filters = RunFilter(search="to ada", status=status)
+    page = list_runs(state, replace(filters, search=f"k{run_ids.index(far)}"), None, 50, order)
     assert ([row.id for row in page.rows], page.partial) == ([far], True)
-    pages = list(walk(state, which, 50, order))
+    pages = list(walk(state, filters, 50, order))
     assert [len(page.rows) for page in pages] == [3, 3, 1]
-    assert sorted(ids_of(pages)) == made
+    assert sorted(ids_of(pages)) == run_ids
 
 
 def test_runs_are_counted_by_status_up_to_a_cap_of_what_is_read(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def counts(**values: Any) -> list[str]:
-        return [str(each) for each in count_by_status(state, RunFilter(**values)).values()]
+        return [str(number) for number in count_by_status(state, RunFilter(**values)).values()]
 
     for status in ("queued", "queued", "failed", "running", "dead", "succeeded"):
         rows.run(status, queue="mail" if status == "dead" else "default")

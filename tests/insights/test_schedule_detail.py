@@ -16,18 +16,18 @@ from tests.rows import Rows, ago
 
 def test_a_definition_has_its_own_last_runs(state: State, rows: Rows) -> None:
     own = rows.definition("own", payload={"password": "x", "user": 1})
-    other = rows.definition("other")
+    foreign = rows.definition("other")
     for age in range(60, 0, -1):
         rows.run("succeeded", age=age * 60, definition_id=own)
-    rows.run("dead", definition_id=other)
-    found = find_definition(state, "own")
-    assert found is not None
-    assert found.view.name == "own"
-    assert found.payload == {"password": "***", "user": 1}
-    assert len(found.runs) == 10
-    assert {run.definition for run in found.runs} == {"own"}
-    assert found.runs[0].scheduled_for > found.runs[1].scheduled_for
-    assert found.task is None
+    rows.run("dead", definition_id=foreign)
+    view = find_definition(state, "own")
+    assert view is not None
+    assert view.view.name == "own"
+    assert view.payload == {"password": "***", "user": 1}
+    assert len(view.runs) == 10
+    assert {run.definition for run in view.runs} == {"own"}
+    assert view.runs[0].scheduled_for > view.runs[1].scheduled_for
+    assert view.task is None
 
 
 def test_a_broken_or_paused_definition_has_no_slots(state: State, rows: Rows) -> None:
@@ -44,25 +44,25 @@ def test_a_broken_or_paused_definition_has_no_slots(state: State, rows: Rows) ->
 def test_a_definition_has_the_slots_that_it_missed(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, other = rows.definition("own"), rows.definition("other")
+    own, foreign = rows.definition("own"), rows.definition("other")
     first = ago(hours=3).isoformat()
     why: dict[str, Any] = {"error_type": "Missed", "last_error": "missed: no tick ran in time"}
     gap = {"skipped": 60, "from": first, "to": ago(7200).isoformat()}
     old = rows.run("skipped", 7200, definition_id=own, result=gap, **why)
     edited = rows.run("skipped", 60, definition_id=own, result=["x"], **why)
     rows.run("skipped", definition_id=own, error_type="Overlap")
-    rows.run("skipped", definition_id=other, **why)
-    found = find_definition(state, "own")
-    assert found is not None
-    late, early = found.missed
+    rows.run("skipped", definition_id=foreign, **why)
+    view = find_definition(state, "own")
+    assert view is not None
+    late, early = view.missed
     assert (late.run_id, late.number, late.first) == (edited, 1, late.last)
     assert (early.run_id, early.number, early.first.isoformat()) == (old, 60, first)
     assert early.why == "missed: no tick ran in time"
-    assert found.gaps == Count(2)
+    assert view.gaps == Count(2)
     monkeypatch.setattr(detail, "GAPS", 1)
-    found = find_definition(state, "own")
-    assert found is not None
-    assert (len(found.missed), found.gaps) == (1, Count(2))
+    view = find_definition(state, "own")
+    assert view is not None
+    assert (len(view.missed), view.gaps) == (1, Count(2))
 
 
 def test_the_code_of_a_task_is_told_without_default_values(state: State, jobs: CronJobs) -> None:

@@ -28,8 +28,8 @@ def needy(rows: Rows) -> None:
 
 @pytest.mark.usefixtures("needy")
 def test_those_that_need_a_person_come_first(state: State) -> None:
-    found = list_definitions(state).rows
-    assert [(row.name, row.needs) for row in found] == [
+    views = list_definitions(state).rows
+    assert [(row.name, row.needs) for row in views] == [
         ("d missed", ("missed",)),
         ("a late one", ("dead", "late")),
         ("c dead", ("dead",)),
@@ -38,7 +38,7 @@ def test_those_that_need_a_person_come_first(state: State) -> None:
         ("f paused", ()),
     ]
     assert [row.name for row in read_overview(state).definitions.rows] == [
-        row.name for row in found
+        row.name for row in views
     ]
 
 

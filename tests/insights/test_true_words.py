@@ -127,23 +127,23 @@ def test_all_who_say_what_needs_a_person_say_the_same(
     app: Flask, client: FlaskClient, run: Run, rows: Rows, situation: str
 ) -> None:
     """The verdict, its JSON, the doctor, the metrics, the webhook and the page."""
-    make, id_, what = SITUATIONS[situation]
+    make, id_, text = SITUATIONS[situation]
     rows.tick(age=2 * HOUR if situation == "ticks" else 0)
     make(rows)
-    sentence = capitalized(what)
-    seen = json.loads(run("--json").output)["verdict"]
-    assert [(each["id"], each["what"]) for each in seen["findings"]] == [(id_, what)]
+    sentence = capitalized(text)
+    verdict = json.loads(run("--json").output)["verdict"]
+    assert [(row["id"], row["what"]) for row in verdict["findings"]] == [(id_, text)]
     found = json.loads(run("doctor", "--json").output)["findings"]
-    assert {(each["id"], each["what"]) for each in found} >= {(id_, what)}
+    assert {(row["id"], row["what"]) for row in found} >= {(id_, text)}
     assert sentence in " ".join(run("doctor").output.split())
-    is_red = seen["word"] != "ok"
+    is_red = verdict["word"] != "ok"
     assert is_red == (situation in ("ticks", "held", "late", "overdue", "rate"))
     assert client.get("/jobs/health").status_code == (503 if is_red else 200)
     metrics = client.get("/jobs/metrics").text
     assert re.findall(r'cronjobs_findings{id="([^"]+)"} 1.0', metrics) == [id_]
     assert f"cronjobs_healthy {1 - is_red}.0" in metrics
     assert message("shop", findings(state_of(app)), ()).startswith(f"shop: {sentence}. ")
-    assert what.lower() in html.unescape(client.get("/jobs/").text).lower()
+    assert text.lower() in html.unescape(client.get("/jobs/").text).lower()
     assert sentence in " ".join(run().output.split())
     listed = json.loads(run("list", "--overdue", "--json").output)["runs"]
     assert len(listed) == (id_ == "overdue")

@@ -58,11 +58,11 @@ def test_a_run_waits_for(
 ) -> None:
     first = other(rows)
     run_id = rows.run(**{"age": 60, "job_type": "send", **values})
-    seen = view_of(state, run_id)
-    assert [wait.kind for wait in seen.waits] == kinds
-    assert list_runs(state).waits[run_id] == seen.waits
+    view = view_of(state, run_id)
+    assert [wait.kind for wait in view.waits] == kinds
+    assert list_runs(state).waits[run_id] == view.waits
     named = first if kinds[0] in ("share", "turn") else None
-    assert next((wait.run_id for wait in seen.waits if wait.run_id), None) == named
+    assert next((wait.run_id for wait in view.waits if wait.run_id), None) == named
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_a_run_waits_for(
 def test_a_run_waits_for_a_worker_that_serves_its_queue(
     rows: Rows, state: State, queues: list[list[str]], age: dict[str, Any], kinds: list[str]
 ) -> None:
-    for each in queues:
-        rows.tick(age=60, queues=each)
+    for names in queues:
+        rows.tick(age=60, queues=names)
     rows.tick(age=3600)  # So long ago that it is gone.
     run_id = rows.run(**{"age": 60, "job_type": "send", **age})
     assert [wait.kind for wait in list_runs(state).waits[run_id]] == kinds
@@ -115,9 +115,9 @@ def test_a_run_waits_at_its_step(
     (wait,) = list_runs(state).waits[run_id]
     assert wait.kind == waits
     assert wait.short.startswith(short)
-    other = rows.run(age=60, job_type="send")  # Its time is over.
-    rows.step(other, "it", kind, finished_at=None, **due)
-    assert [each.kind for each in list_runs(state).waits[other]] == ["worker"]
+    timed_out = rows.run(age=60, job_type="send")  # Its time is over.
+    rows.step(timed_out, "it", kind, finished_at=None, **due)
+    assert [wait.kind for wait in list_runs(state).waits[timed_out]] == ["worker"]
 
 
 def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:

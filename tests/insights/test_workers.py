@@ -28,7 +28,7 @@ def test_hosts_of_the_last_day_are_listed_the_one_seen_last_first(
     for host, minutes in (("web-1", 70), ("web-2", 5), ("web-1", 80), ("gone", 1450)):
         rows.tick(age=minutes * MINUTE, host=host)
     page = list_hosts(state)
-    assert [each.host for each in page.rows] == ["web-2", "web-1"]
+    assert [row.host for row in page.rows] == ["web-2", "web-1"]
     assert (page.now - page.rows[1].seen_at).total_seconds() // MINUTE == 70
     monkeypatch.setattr(queues, "HOSTS", 1)
     assert list_hosts(state).cut("host") == "1 of 2 hosts"
@@ -52,8 +52,8 @@ def test_verdict_names_the_queue_that_no_host_serves(
     rows: Rows, state: State, jobs: CronJobs
 ) -> None:
     def overdue() -> list[str]:
-        found = findings(state)
-        return [each.what for each in found if each.id == "overdue"]
+        views = findings(state)
+        return [row.what for row in views if row.id == "overdue"]
 
     jobs.task(name="send")(lambda: None)
     rows.run(age=1200, job_type="send", queue="images")
@@ -61,7 +61,7 @@ def test_verdict_names_the_queue_that_no_host_serves(
     rows.run(age=60 * MINUTE, job_type="send", queue="mail")
     rows.run(age=90 * MINUTE, job_type="gone", queue="old")
     rows.run(age=60, job_type="send", queue="later")
-    said = "work has been waiting for 1 h"
-    assert overdue() == [f"{said}: no worker serves the queue images"]
+    text = "work has been waiting for 1 h"
+    assert overdue() == [f"{text}: no worker serves the queue images"]
     rows.tick(host="web-2")  # It serves all.
-    assert overdue() == [said]
+    assert overdue() == [text]

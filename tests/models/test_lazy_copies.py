@@ -83,14 +83,14 @@ def test_app_of_another_dialect_gets_types_of_its_own() -> None:
 def test_threads_that_look_at_once_find_them_all() -> None:
     metadata = with_own_table()
     together = threading.Barrier(8)
-    found: list[bool] = []
+    complete: list[bool] = []
 
     def look() -> None:
         together.wait()
-        found.append({name for name in NAMES if name in metadata.tables} >= NAMES)
+        complete.append({name for name in NAMES if name in metadata.tables} >= NAMES)
 
     in_threads(*[look] * 8)
-    assert found == [True] * 8
+    assert complete == [True] * 8
 
 
 def test_copy_that_failed_is_made_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:

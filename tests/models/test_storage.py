@@ -25,10 +25,10 @@ def execute(engine: Engine, statement: str) -> None:
 
 def options(engine: Engine) -> set[str]:
     with engine.connect() as connection:
-        found = connection.execute(
+        result = connection.execute(
             text("SELECT reloptions FROM pg_class WHERE oid = CAST('job_runs' AS regclass)")
         )
-        return set(found.scalar_one() or ())
+        return set(result.scalar_one() or ())
 
 
 @pytest.fixture
@@ -54,9 +54,9 @@ def test_old_table_gets_them_once_while_reads_and_writes_go_on(old: Engine) -> N
 def test_what_somebody_has_set_stays(old: Engine) -> None:
     execute(old, "ALTER TABLE job_runs SET (autovacuum_vacuum_threshold = 7, fillfactor = 90)")
     create_tables(old)
-    kept = {"autovacuum_vacuum_threshold=7", "fillfactor=90"}
-    left = {each for each in WANTED if not each.startswith("autovacuum_vacuum_threshold")}
-    assert options(old) == left | kept
+    own = {"autovacuum_vacuum_threshold=7", "fillfactor=90"}
+    rest = {option for option in WANTED if not option.startswith("autovacuum_vacuum_threshold")}
+    assert options(old) == rest | own
 
 
 @on_postgresql
@@ -79,11 +79,11 @@ def test_create_all_sets_them_too_and_doctor_and_init_mend_an_old_table(
         db.create_all()
         assert options(db.engine) == WANTED
         execute(db.engine, FORGET)
-        (finding,) = [each for each in examine(state_of(app)) if each.id == "vacuum"]
+        (finding,) = [row for row in examine(state_of(app)) if row.id == "vacuum"]
     assert (finding.level, finding.todo) == ("warning", "Run: flask jobs admin init")
     runner = app.test_cli_runner()
-    said = "All tables exist.\nSet when to vacuum job_runs.\n"
-    assert runner.invoke(args=["jobs", "admin", "init"]).output == said
+    output = "All tables exist.\nSet when to vacuum job_runs.\n"
+    assert runner.invoke(args=["jobs", "admin", "init"]).output == output
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
     with app.app_context():
-        assert "vacuum" not in {each.id for each in examine(state_of(app))}
+        assert "vacuum" not in {row.id for row in examine(state_of(app))}

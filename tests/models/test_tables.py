@@ -86,9 +86,9 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
 
 def test_impossible_row_is_refused(engine: Engine) -> None:
     for constraint, values in IMPOSSIBLE:
-        kind, given = KINDS[constraint.split("_")[2]]
+        kind, columns = KINDS[constraint.split("_")[2]]
         with pytest.raises(IntegrityError, match=constraint):
-            insert(engine, kind(**given, **values))
+            insert(engine, kind(**columns, **values))
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ class TestTimes:
         insert(engine, JobRun(id=1, job_type="task", run_at=NOW.astimezone(zone)))
         with Session(engine) as session:
             run = session.get_one(JobRun, 1)
-            found = session.query(JobRun).filter(JobRun.run_at == NOW.astimezone(zone)).count()
+            count = session.query(JobRun).filter(JobRun.run_at == NOW.astimezone(zone)).count()
         assert run.run_at == NOW
         assert run.run_at.tzinfo is timezone.utc
-        assert found == 1
+        assert count == 1
 
 
 class TestCreation:
@@ -213,11 +213,9 @@ class TestCreation:
 
     @on_postgresql
     def test_payload_is_jsonb_on_postgresql(self, engine: Engine) -> None:
-        types = {
-            each["name"]: str(each["type"]) for each in inspect(engine).get_columns("job_runs")
-        }
-        wanted = ("JSONB", "BIGINT", "BIGINT")
-        assert (types["payload"], types["id"], types["definition_id"]) == wanted
+        types = {row["name"]: str(row["type"]) for row in inspect(engine).get_columns("job_runs")}
+        expected = ("JSONB", "BIGINT", "BIGINT")
+        assert (types["payload"], types["id"], types["definition_id"]) == expected
 
     def test_table_of_the_app_s_own_by_one_of_the_names_is_not_replaced(self) -> None:
         metadata = MetaData()

@@ -13,8 +13,8 @@ from tests.process import support
 @pytest.fixture
 def site(database_url: str, tmp_path: Path) -> Iterator[support.Site]:
     """A site on an empty database: the test runs once with each kind."""
-    with support.site(database_url, tmp_path) as made:
-        yield made
+    with support.site(database_url, tmp_path) as site:
+        yield site
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -79,8 +79,8 @@ def executor_site(url: str, folder: Path, broker: Broker) -> Iterator[ExecutorSi
     """A site whose queue ``default`` Celery executes."""
     broker.renew()
     config = {**QUICK, "CRONJOBS_EXECUTORS": {"default": "celery"}}
-    made = ExecutorSite(url, folder, config, {BROKER: broker.url}, module=MODULE)
+    site = ExecutorSite(url, folder, config, {BROKER: broker.url}, module=MODULE)
     try:
-        yield made
+        yield site
     finally:
-        made.close()
+        site.close()

@@ -120,8 +120,8 @@ def nap(seconds: float) -> None:
     Python heeds a signal that came just before a sleep when the sleep has ended, and not sooner.
     """
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.05))
+    while (remaining := until - time.monotonic()) > 0:
+        time.sleep(min(remaining, 0.05))
 
 
 def wait_for_file(path: str) -> None:
@@ -138,17 +138,17 @@ def kill() -> None:
 
 def backend() -> int:
     """The id of the server process behind the session's connection."""
-    found = db.session.connection().exec_driver_sql("SELECT pg_backend_pid()")
-    return int(found.scalar_one())
+    result = db.session.connection().exec_driver_sql("SELECT pg_backend_pid()")
+    return int(result.scalar_one())
 
 
 def say_backends(sender: Flask | None = None, **details: Any) -> None:
     """Say ``connected``, and which server processes are behind the pool's connections."""
     connections = [db.engine.connect() for _ in range(int(os.environ[CONNECTED]))]
-    found = [each.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for each in connections]
-    for each in connections:
-        each.close()
-    say("connected", backends=sorted(found))
+    pids = [c.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for c in connections]
+    for connection in connections:
+        connection.close()
+    say("connected", backends=sorted(pids))
 
 
 # Plain work
@@ -253,14 +253,14 @@ def close_month(steps: int, chunks: int) -> list[int]:
         db.session.flush()
         return len(label)
 
-    done = [jobs.step(f"step {number}", insert, f"s{number}") for number in range(steps)]
+    results = [jobs.step(f"step {number}", insert, f"s{number}") for number in range(steps)]
     for (number,) in jobs.each("chunks", lambda after: range((after or 0) + 1, chunks + 1)[:1]):
         insert(f"c{number}")
     jobs.signal(current_run.id, "go", "gone")
     db.session.commit()
     assert jobs.wait("go") == "gone"
     jobs.sleep("nap", 0)
-    return done
+    return results
 
 
 @jobs.task(retry=AGAIN)
@@ -296,9 +296,9 @@ for number in range(5):
 def hold(megabytes: int, seconds: float) -> None:
     """Hold so much memory for *seconds*."""
     with told():
-        held = b"x" * (megabytes << 20)
+        block = b"x" * (megabytes << 20)
         nap(seconds)
-        assert len(held) == megabytes << 20
+        assert len(block) == megabytes << 20
 
 
 @jobs.task(retry=AGAIN)
@@ -350,9 +350,9 @@ def stubborn() -> None:
     """At the first attempt, swallow every interruption, and say ``swallowed``."""
     say("begun")
     until = time.monotonic() + (300 if current_run.attempt == 1 else 0)
-    while (left := until - time.monotonic()) > 0:
+    while (remaining := until - time.monotonic()) > 0:
         try:
-            nap(left)
+            nap(remaining)
         except BaseException as error:
             say("swallowed", by=type(error).__name__)
 
@@ -529,7 +529,7 @@ def _take_signals(how: str) -> None:
         return
     handlers: dict[str, Any] = {"ignore": signal.SIG_IGN, "default": signal.SIG_DFL}
     for number in numbers:
-        signal.signal(number, handlers.get(how, lambda *given: say("heard by the app")))
+        signal.signal(number, handlers.get(how, lambda *args: say("heard by the app")))
 
 
 @jobs.task(retry=False)

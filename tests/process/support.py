@@ -90,8 +90,8 @@ class Tick:
     def stop(self) -> None:
         """Let it stop by SIGTERM, and wait for the end of all its work."""
         self.send(signal.SIGTERM)
-        done = self.wait()
-        assert done.returncode == 0, done.stderr
+        result = self.wait()
+        assert result.returncode == 0, result.stderr
 
     def end(self) -> None:
         """Kill it, and the workers that it forked."""
@@ -279,16 +279,16 @@ class Site:
         """The lines that handlers have said so far; those of *what*, if given."""
         # The last line may be half there while its process writes it.
         *lines, _ = self.trace_file.read_text().split("\n")
-        said = [json.loads(line) for line in lines]
-        return [line for line in said if not what or line["what"] in what]
+        records = [json.loads(line) for line in lines]
+        return [line for line in records if not what or line["what"] in what]
 
     def wait_for(self, what: str, times: int = 1) -> list[dict[str, Any]]:
         """Wait until handlers have said *what* so many times."""
         try:
-            return wait_until(lambda: said if len(said := self.trace(what)) >= times else [])
+            return wait_until(lambda: trace if len(trace := self.trace(what)) >= times else [])
         except AssertionError as error:
-            told = "\n".join(f"{tick.output}{tick.errors}" for tick in self.ticks)
-            raise AssertionError(f"{error}\n{self.trace()}\n{told}") from None
+            output = "\n".join(f"{tick.output}{tick.errors}" for tick in self.ticks)
+            raise AssertionError(f"{error}\n{self.trace()}\n{output}") from None
 
     def wait_for_status(self, run_id: int, *statuses: str) -> None:
         """Wait until a run has one of *statuses*."""
@@ -328,11 +328,11 @@ class Site:
 @contextmanager
 def site(url: str, folder: Path) -> Iterator[Site]:
     """A `Site` on *url*, closed at the end."""
-    made = Site(url, folder)
+    site = Site(url, folder)
     try:
-        yield made
+        yield site
     finally:
-        made.close()
+        site.close()
 
 
 def run_patched(site: Site, patch: str, *args: str) -> subprocess.CompletedProcess[str]:

@@ -99,7 +99,7 @@ def run_in_shell(site: Site, command: str, redirect: str = "") -> subprocess.Com
     [
         ("tick", ">&-"),
         ("tick", "2>&-"),
-        *((each, ">&- 2>&-") for each in ("tick", "tick --json", "tick --workers 2")),
+        *((command, ">&- 2>&-") for command in ("tick", "tick --json", "tick --workers 2")),
         ("admin", ">&-"),
     ],
 )
@@ -107,8 +107,8 @@ def test_commands_do_their_work_though_a_stream_is_closed(
     site: Site, command: str, redirect: str
 ) -> None:
     run = site.enqueue("note")
-    done = run_in_shell(site, command, redirect)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run_in_shell(site, command, redirect)
+    assert (result.returncode, result.stderr) == (0, "")
     works = command.startswith("tick") and "dry" not in command
     assert site.run(run).status == ("succeeded" if works else "queued")
 

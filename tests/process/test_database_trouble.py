@@ -68,10 +68,10 @@ def test_tick_whose_server_stays_away_ends_its_handler_and_itself(
     """Beyond the lease another may have the run, so the handler must not go on."""
     run, tick = site.begin(task)
     restartable_postgres.stop()
-    done = tick.wait()
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert "The database cannot be used: " in done.stderr
+    result = tick.wait()
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "The database cannot be used: " in result.stderr
     by = {line["by"] for line in site.trace("interrupted", "swallowed")}
     assert by == {"LeaseLost"}
     again = site.run_tick()
@@ -185,14 +185,14 @@ def test_nobody_works_on_a_run_past_its_lease_when_the_connection_hangs(site: Si
 @pytest.fixture(scope="session")
 def libfaketime() -> str:
     """The library that fakes a process's clock, which is installed first where apt-get may."""
-    found = _library()
-    if found is None and os.geteuid() == 0:
+    path = _library()
+    if path is None and os.geteuid() == 0:
         for command in (["update"], ["install", "--yes", "libfaketime"]):
             subprocess.run(["apt-get", "--quiet", *command], capture_output=True)
-        found = _library()
-    if found is None:
+        path = _library()
+    if path is None:
         pytest.skip("libfaketime is not installed, and cannot be")
-    return found
+    return path
 
 
 def _library() -> str | None:
@@ -212,7 +212,7 @@ def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_ar
 ) -> None:
     """By less than what their clocks are off, each thing here is not due yet, or is just due."""
     ahead, _ = hosts
-    held = site.enqueue("note")
+    held_run = site.enqueue("note")
     site.query(
         "UPDATE job_runs SET status = 'running', attempts = 1, locked_by = 'other:1:token',"
         " locked_until = clock_timestamp() + interval '75 seconds'"
@@ -224,7 +224,7 @@ def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_ar
     )
     later = site.enqueue("later", {"delay": 75})
     assert site.run_tick(env=ahead).returncode == 0
-    assert (site.run(held).status, site.run(held).locked_by) == ("running", "other:1:token")
+    assert (site.run(held_run).status, site.run(held_run).locked_by) == ("running", "other:1:token")
     assert (site.run(early).status, site.run(later).status) == ("queued", "failed")
     (delay,) = site.query(
         "SELECT extract(epoch FROM run_at - clock_timestamp()) AS left FROM job_runs"
@@ -240,9 +240,9 @@ def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_ar
     assert [tick.wait().returncode for tick in ticks] == [0, 0]
     assert site.query("SELECT id FROM job_runs WHERE scheduled_for > clock_timestamp()") == []
     assert site.query(soon) == []
-    said = Counter((line["name"], line["slot"]) for line in site.trace("slot"))
-    assert len({name for name, _ in said}) == 5
-    assert set(said.values()) == {1}
+    counts = Counter((line["name"], line["slot"]) for line in site.trace("slot"))
+    assert len({name for name, _ in counts}) == 5
+    assert set(counts.values()) == {1}
     assert len(site.trace("note")) == 5
     for tick, way in zip(ticks, ("ahead of", "behind"), strict=True):
         assert re.search(rf"This host's clock is [89]\d s {way} the database's", tick.errors)

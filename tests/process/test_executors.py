@@ -23,8 +23,8 @@ pytest.importorskip("celery")
 @pytest.fixture
 def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[ExecutorSite]:
     """A site whose runs Celery executes, on Redis."""
-    with executor_site(database_url, tmp_path, redis_server) as made:
-        yield made
+    with executor_site(database_url, tmp_path, redis_server) as site:
+        yield site
 
 
 def at_work(site: ExecutorSite, task: str, payload: dict[str, Any] | None = None) -> int:
@@ -45,10 +45,10 @@ def assert_each_ran_once(site: ExecutorSite, ids: Sequence[int]) -> None:
 def test_every_kind_of_run_is_executed_once(site: ExecutorSite, options: tuple[str, ...]) -> None:
     site.start_worker(*options)
     notes = site.enqueue_many("note", [{}] * 20)
-    others = site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
-    others += site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
+    run_ids = site.enqueue_many("effect", [{"key": "a"}, {"key": "b"}])
+    run_ids += site.enqueue_many("atomic_entry", [{"label": "a"}, {"label": "b"}])
     failing = site.enqueue("fail", {"attempts": 1})
-    site.tick_until_ended(*notes, *others, failing)
+    site.tick_until_ended(*notes, *run_ids, failing)
     assert_each_ran_once(site, notes)
     assert Counter(line["key"] for line in site.trace("effect")) == {"a": 1, "b": 1}
     assert len(site.query("SELECT id FROM entries")) == 2
@@ -102,8 +102,8 @@ def test_kill_between_begin_and_handler(site: ExecutorSite) -> None:
 @pytest.mark.parametrize("point", ["before-send", "after-send"])
 def test_kill_of_the_tick_that_hands_on(point: str, site: ExecutorSite) -> None:
     run = site.enqueue("note")
-    done = site.run_tick(env={VARIABLE: point})
-    assert done.returncode == -signal.SIGKILL
+    result = site.run_tick(env={VARIABLE: point})
+    assert result.returncode == -signal.SIGKILL
     assert handed_to(site.run(run).locked_by) == "celery"
     site.start_worker()
     if point == "after-send":
@@ -154,8 +154,8 @@ def test_celery_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: 
         site.tick_here()
         rabbitmq_server.kill()
         os.kill(worker.pid, signal.SIGCONT)
-        done = site.run_tick()
-        assert done.returncode == 0, done.stderr
+        result = site.run_tick()
+        assert result.returncode == 0, result.stderr
         rabbitmq_server.start()
         site.tick_until_ended(*ids, long)
         assert_each_ran_once(site, ids)

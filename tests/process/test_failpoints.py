@@ -27,10 +27,10 @@ def test_kill_at(point: str, site: Site) -> None:
     site.enqueue("fail", {"attempts": 1})
     fill_batch(site)
     month = site.enqueue("close_month", {"steps": 2, "chunks": 2})
-    site.enqueue_many("book", [{"account": "a", "number": each} for each in range(5)])
-    site.enqueue_many("rated", [{"number": each} for each in range(3)])
-    done = site.run_tick(env={VARIABLE: point})
-    assert done.returncode == -9, done.stderr
+    site.enqueue_many("book", [{"account": "a", "number": n} for n in range(5)])
+    site.enqueue_many("rated", [{"number": n} for n in range(3)])
+    result = site.run_tick(env={VARIABLE: point})
+    assert result.returncode == -9, result.stderr
     site.tick_until_done()
     history = look(site, watched)
     assert list(no_run_is_lost(history)) == []
@@ -49,8 +49,8 @@ def test_kill_at(point: str, site: Site) -> None:
     assert [row.label for row in entries if row.run_id == month] == ["s0", "s1", "c1", "c2"]
     assert len(effects) == 2
     (batch,) = site.query("SELECT total, succeeded, then_run_id FROM job_batches")
-    (then,) = site.query("SELECT id FROM job_runs WHERE job_type = 'later'")
-    assert tuple(batch) == (3, 3, then.id)
+    (then_run,) = site.query("SELECT id FROM job_runs WHERE job_type = 'later'")
+    assert tuple(batch) == (3, 3, then_run.id)
     # An attempt that was killed after its work is made again, before the next run of the account.
     booked = [line["number"] for line in site.trace("booked")]
     assert sorted(set(booked)) == list(range(5))

@@ -66,13 +66,13 @@ def test_run_that_kills_its_workers_takes_its_neighbors_along_once_at_most(
         site.expire()
     site.tick_here()
     assert (site.run(killer).status, site.failures(killer)) == ("dead", ["WorkerLost"] * 2)
-    assert site.ends(*neighbors) <= {("succeeded", each) for each in range(1, most + 1)}
+    assert site.ends(*neighbors) <= {("succeeded", n) for n in range(1, most + 1)}
 
 
 @on_sqlite
 def test_async_run_that_kills_its_workers_costs_the_others_no_last_attempt(site: Site) -> None:
     killer = site.enqueue("async_kill", max_attempts=3)
-    others = site.enqueue_many("async_wait", [{"path": "/", "seconds": 1}] * 6)
+    beside = site.enqueue_many("async_wait", [{"path": "/", "seconds": 1}] * 6)
     last = site.enqueue_many("async_wait", [{"path": "/", "seconds": 1}] * 3, max_attempts=1)
     for _ in range(20):
         site.run_tick()
@@ -80,7 +80,7 @@ def test_async_run_that_kills_its_workers_costs_the_others_no_last_attempt(site:
         if site.statuses() == {"dead": 1, "succeeded": 9}:
             break
     assert site.failures(killer) == ["WorkerLost"] * 3
-    assert site.ends(*others) <= {("succeeded", 1), ("succeeded", 2)}
+    assert site.ends(*beside) <= {("succeeded", 1), ("succeeded", 2)}
     assert site.ends(*last) == {("succeeded", 1)}
 
 
@@ -108,8 +108,8 @@ def test_kill_costs_each_async_run_one_attempt_and_no_effect_is_done_twice(site:
 def test_handler_that_locks_its_own_row_is_interrupted_when_its_lease_ends(site: Site) -> None:
     """Its lease cannot be renewed; others' can."""
     run = site.enqueue("locks_its_own_row")
-    done = site.run_tick()
-    assert done.returncode == 0, done.stderr
+    result = site.run_tick()
+    assert result.returncode == 0, result.stderr
     assert len(site.trace("interrupted")) == 1
     assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["LeaseLost"])
 
@@ -130,9 +130,9 @@ def test_frozen_worker_s_late_outcomes_are_refused(site: Site, task: str) -> Non
     rows = [site.run(run) for run in ids]
     assert site.ends(*ids) == {("succeeded", 2)}
     zombie.send(signal.SIGCONT)
-    done = zombie.wait()
-    assert done.returncode == 0
-    assert done.stderr.count(f"lease lost: task {task}") == len(ids)
+    result = zombie.wait()
+    assert result.returncode == 0
+    assert result.stderr.count(f"lease lost: task {task}") == len(ids)
     assert [site.run(run) for run in ids] == rows, "it wrote to runs that were not its own any more"
     assert [site.failures(run) for run in ids] == [["WorkerLost"]] * len(ids)
     assert site.query("SELECT sum(lost) AS lost FROM job_ticks")[0].lost == len(ids)

@@ -47,12 +47,12 @@ def test_two_workers_execute_each_run_once(site: Site) -> None:
     pids = {line["pid"] for line in site.wait_for("begun", 2)}
     assert len(pids - {tick.pid}) == 2
     site.gate.touch()
-    done = tick.wait()
-    assert (done.returncode, done.stderr) == (0, "")
+    result = tick.wait()
+    assert (result.returncode, result.stderr) == (0, "")
     assert Counter(line["run"] for line in site.trace("note", "ended")) == Counter(ids)
     assert site.statuses() == {"succeeded": 102}
-    assert done.stdout.count("succeeded  entry") == 100
-    assert "tick: 102 succeeded in" in done.stdout
+    assert result.stdout.count("succeeded  entry") == 100
+    assert "tick: 102 succeeded in" in result.stdout
     (row,) = site.query("SELECT * FROM job_ticks")
     assert (row.succeeded, row.finished_at is not None) == (102, True)
     # Of a queue that has no runs: the minute may have passed, and with it a slot have come.
@@ -68,8 +68,8 @@ def test_workers_share_no_connection_with_the_process_that_forked_them(site: Sit
     """
     site.env["JOBS_APP_CONNECTED"] = "2"
     ids = site.enqueue_many("entry", [{"with_backend": True}] * 60)
-    done = site.run_tick("--workers", "3")
-    assert (done.returncode, done.stderr) == (0, "")
+    result = site.run_tick("--workers", "3")
+    assert (result.returncode, result.stderr) == (0, "")
     assert Counter(row.run_id for row in site.query("SELECT run_id FROM entries")) == Counter(ids)
     before, after = site.trace("connected")
     assert len(set(before["backends"])) == 2
@@ -95,10 +95,10 @@ def test_killed_workers_harm_neither_the_others_nor_the_tick(
     else:
         killer = site.enqueue("kill_self", {"attempts": 1}, priority=1)
     site.enqueue_many("note", [{}] * 50)
-    done = site.run_tick("--workers", "2")
-    assert (done.returncode, done.stderr.count(TOO_EARLY)) == (0, 1)
+    result = site.run_tick("--workers", "2")
+    assert (result.returncode, result.stderr.count(TOO_EARLY)) == (0, 1)
     assert site.statuses() == {"running": 1, "succeeded": 50}
-    assert done.stdout.count("succeeded  note") == 50
+    assert result.stdout.count("succeeded  note") == 50
     site.wait_for_expiry(killer)
     assert site.run_tick("--workers", "2").returncode == 0
     assert (site.ends(killer), site.failures(killer)) == ({("succeeded", 2)}, ["WorkerLost"])
@@ -107,9 +107,9 @@ def test_killed_workers_harm_neither_the_others_nor_the_tick(
 @on_sqlite
 def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) -> None:
     site.enqueue_many("kill_self", [{}] * 2)
-    done = site.run_tick("--workers", "2")
-    assert done.returncode == 1
-    assert "Error: Every worker ended before its time" in done.stderr
+    result = site.run_tick("--workers", "2")
+    assert result.returncode == 1
+    assert "Error: Every worker ended before its time" in result.stderr
 
 
 @on_sqlite
@@ -119,7 +119,7 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
     site.config["CRONJOBS_LEASE"] = 300
     site.enqueue("later", {"delay": 300}, priority=1)
     site.enqueue_many("note", [{}] * 20)
-    done = run_patched(
+    result = run_patched(
         site,
         """
         from flask_cronjobs.core.worker.keeper import Keeper
@@ -132,9 +132,9 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
         """,
         "jobs", "tick", "--workers", "2",
     )  # fmt: skip
-    assert done.returncode == 1
-    assert "Traceback" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("Error: A worker process failed: RuntimeError")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("Error: A worker process failed: RuntimeError")
     assert "queued" not in site.statuses(), "the other worker did what it could"
     (row,) = site.query("SELECT * FROM job_ticks")
     assert row.finished_at is None
@@ -183,7 +183,7 @@ def test_workers_of_a_parent_that_is_killed_stop_in_order(site: Site, command: s
 
 @on_sqlite
 def test_a_worker_that_was_just_forked_stops_with_its_parent_too(site: Site) -> None:
-    done = run_patched(
+    result = run_patched(
         site,
         """
         import os, signal
@@ -199,9 +199,9 @@ def test_a_worker_that_was_just_forked_stops_with_its_parent_too(site: Site) -> 
         """,
         "jobs", "work", "--workers", "2",
     )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL
+    assert result.returncode == -signal.SIGKILL
     # Its output was read to the end, so the worker has ended as well.
-    assert done.stderr.count("has ended, so this worker stops") == 1
+    assert result.stderr.count("has ended, so this worker stops") == 1
 
 
 # Forks that fail, and trouble that passes
@@ -213,7 +213,7 @@ def test_workers_that_were_forked_before_a_fork_failed_are_stopped_and_waited_fo
 ) -> None:
     site.config["CRONJOBS_LEASE"] = 300
     runs = site.enqueue_many("sleep", [{}] * 2)
-    done = run_patched(
+    result = run_patched(
         site,
         f"""
         import errno, os, time
@@ -229,19 +229,19 @@ def test_workers_that_were_forked_before_a_fork_failed_are_stopped_and_waited_fo
         """,
         "jobs", "tick", "--workers", "3",
     )  # fmt: skip
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith(
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith(
         "Error: Of 3 workers, only 1 could be started, so they were stopped: Resource "
     )
-    (begun,) = site.trace("begun")
-    assert not alive(begun["pid"])
+    (line,) = site.trace("begun")
+    assert not alive(line["pid"])
     assert site.ends(*runs) == {("queued", 0)}
 
 
 @on_sqlite
 def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
     site.enqueue("kill_self", {"attempts": 1})
-    done = run_patched(
+    result = run_patched(
         site,
         """
         import errno, os, signal
@@ -260,8 +260,8 @@ def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
         """,
         "jobs", "work", "--workers", "2",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("could not be replaced, and is tried again") == 2
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("could not be replaced, and is tried again") == 2
 
 
 # Stops
@@ -270,7 +270,7 @@ def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
 @on_sqlite
 def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
     site.enqueue_many("sleep", [{}] * 2)
-    done = run_patched(
+    result = run_patched(
         site,
         """
         import os, signal
@@ -284,7 +284,7 @@ def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
         """,
         "jobs", "work", "--workers", "2",
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert site.statuses() == {"queued": 2}
 
 

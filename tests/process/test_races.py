@@ -18,10 +18,10 @@ def test_four_ticks_execute_each_of_a_thousand_due_runs_once(site: Site) -> None
     assert len({line["pid"] for line in site.wait_for("begun", 4)}) == 4
     site.gate.touch()
     for tick in ticks:
-        done = tick.wait()
-        assert (done.returncode, done.stderr) == (0, "")
-    said = Counter(line["run"] for line in site.trace("note", "ended"))
-    assert said == Counter(ids + entries)
+        result = tick.wait()
+        assert (result.returncode, result.stderr) == (0, "")
+    counts = Counter(line["run"] for line in site.trace("note", "ended"))
+    assert counts == Counter(ids + entries)
     assert Counter(row.run_id for row in site.query("SELECT run_id FROM entries")) == Counter(
         entries
     )
@@ -34,8 +34,8 @@ def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site)
     assert site.run_tick().returncode == 0  # The first tick makes the definitions.
     site.make_slots_due()
     for tick in [site.start_tick() for _ in range(6)]:
-        done = tick.wait()
-        assert done.returncode == 0, done.stderr
+        result = tick.wait()
+        assert result.returncode == 0, result.stderr
     runs = site.query(
         "SELECT definition_id, scheduled_for, status FROM job_runs WHERE status <> 'skipped'"
     )
@@ -43,9 +43,9 @@ def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site)
     assert len({definition for definition, _ in slots}) == 5
     assert set(slots.values()) == {1}
     assert {row.status for row in runs} == {"succeeded"}
-    said = Counter((line["name"], line["slot"]) for line in site.trace("slot"))
-    assert set(said.values()) == {1}
-    assert len(said) == len(runs)
+    counts = Counter((line["name"], line["slot"]) for line in site.trace("slot"))
+    assert set(counts.values()) == {1}
+    assert len(counts) == len(runs)
 
 
 # Concurrency keys: never more at once, in order, and free again after a kill
@@ -55,14 +55,14 @@ def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site)
 def test_share_of_a_killed_worker_comes_free_with_its_lease(site: Site, attempts: int) -> None:
     site.config["CRONJOBS_LEASE"] = 300
     killer = site.enqueue("one_at_a_time", {"key": "k", "harm": True}, max_attempts=attempts)
-    others = site.enqueue_many("one_at_a_time", [{"key": "k"}] * 3)
+    waiting = site.enqueue_many("one_at_a_time", [{"key": "k"}] * 3)
     assert site.run_tick().returncode == -9
     site.query('UPDATE job_runs SET payload = \'{"key": "k"}\'')
     assert site.run_tick().returncode == 0
-    assert (site.ends(killer), site.ends(*others)) == ({("running", 1)}, {("queued", 0)})
+    assert (site.ends(killer), site.ends(*waiting)) == ({("running", 1)}, {("queued", 0)})
     site.expire()
     assert site.run_tick().returncode == 0
-    assert site.ends(*others) == {("succeeded", 1)}
+    assert site.ends(*waiting) == {("succeeded", 1)}
     assert site.run(killer).status == ("dead" if attempts == 1 else "succeeded")
     assert site.failures(killer) == ["WorkerLost"]
 
@@ -76,7 +76,7 @@ def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> N
     site.config |= {"CRONJOBS_TICK_BUDGET": 1.5, "CRONJOBS_LEASE": 600}
     gates = [site.folder / f"gate-{number}" for number in range(2)]
     slow = [site.enqueue("wait_for", {"path": str(gate)}, priority=1) for gate in gates]
-    left = site.enqueue("note")
+    free = site.enqueue("note")
     ticks = []
     for number in range(2):
         ticks.append(site.start_tick())
@@ -91,9 +91,9 @@ def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> N
         gate.touch()
         assert tick.wait().returncode == 0
     assert {status for status, _ in site.ends(*slow)} == {"succeeded"}
-    assert site.ends(left) == {("queued", 0)}
+    assert site.ends(free) == {("queued", 0)}
     site.tick_here()
-    assert site.ends(left) == {("succeeded", 1)}
+    assert site.ends(free) == {("succeeded", 1)}
 
 
 @on_sqlite

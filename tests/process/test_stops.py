@@ -46,13 +46,13 @@ def end_of(site: Site, run: int) -> tuple[str, int, str | None]:
 def test_handler_is_interrupted(site: Site, task: str, reason: str) -> None:
     run, tick = site.begin(task)
     ask(site, tick, run, reason)
-    done = tick.wait()
-    assert done.returncode == 0, done.stderr
+    result = tick.wait()
+    assert result.returncode == 0, result.stderr
     error, end = REASONS[reason]
     (interrupted,) = site.trace("interrupted")
     assert interrupted["by"] == (error if task == "sleep" else "CancelledError")
     assert (end_of(site, run), site.failures(run)) == (end, [])
-    assert ("released" if reason == "sigterm" else "cancelled") in done.stdout
+    assert ("released" if reason == "sigterm" else "cancelled") in result.stdout
 
 
 @on_sqlite
@@ -71,28 +71,28 @@ def test_handler_that_does_not_end_is_ended_with_its_process(
     if reason == "timeout":
         site.config["CRONJOBS_TIMEOUT"] = 1
     if "async" in task:
-        others = site.enqueue_many("async_wait", [{}] * 4)
+        rest = site.enqueue_many("async_wait", [{}] * 4)
     else:
         site.enqueue_many("note", [{}] * 30, priority=2)  # So short that more are claimed ahead.
-        others = site.enqueue_many("note", [{}] * 10)
+        rest = site.enqueue_many("note", [{}] * 10)
     # Not on its last attempt: such a run is claimed by itself.
     run = site.enqueue(task, priority=1, max_attempts=2)
     tick = site.start_tick()
     site.wait_for("begun", 5 if "async" in task else 1)
     ask(site, tick, run, reason)
-    done = tick.wait()
-    assert done.returncode == 1
+    result = tick.wait()
+    assert result.returncode == 1
     error, end = REASONS[reason]
     assert end_of(site, run) == end
     assert {line["by"] for line in site.trace("swallowed")} <= {error, "CancelledError"}
     assert bool(site.trace("swallowed")) == ("stubborn" in task)
-    assert site.ends(*others) == {("queued", 0)}
-    assert "did not end" in done.stderr
+    assert site.ends(*rest) == {("queued", 0)}
+    assert "did not end" in result.stderr
     if reason == "timeout":
         assert "its process was ended" in site.run(run).last_error
         assert site.failures(run) == ["TimedOut"]
     if task == "async_in_c":
-        assert f"task {task}, run {run}: its handler blocks the event loop" in done.stderr
+        assert f"task {task}, run {run}: its handler blocks the event loop" in result.stderr
 
 
 @pytest.mark.parametrize("task", ["hold_the_interpreter", "async_hold_the_interpreter"])
@@ -100,10 +100,10 @@ def test_handler_that_never_lets_go_of_the_interpreter_is_ended_by_the_watchdog(
     site: Site, task: str
 ) -> None:
     run = site.enqueue(task)
-    done = site.run_tick()
-    assert done.returncode == 1
-    assert re.search(r"Timeout \(0:00:0\d", done.stderr)
-    assert "hold_the_interpreter" in done.stderr
+    result = site.run_tick()
+    assert result.returncode == 1
+    assert re.search(r"Timeout \(0:00:0\d", result.stderr)
+    assert "hold_the_interpreter" in result.stderr
     site.wait_for_expiry(run)
     assert site.run_tick().returncode == 0
     assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["WorkerLost"])
@@ -114,8 +114,8 @@ def test_slow_receiver_of_a_run_that_has_ended_is_not_taken_for_its_handler(site
     """What was lit for the run at work does not burn on when that run is over."""
     site.config |= {"CRONJOBS_LEASE": 600, "CRONJOBS_SHUTDOWN_GRACE": 0}
     runs = [site.enqueue("with_a_slow_receiver"), site.enqueue("note")]
-    done = site.run_tick()
-    assert (done.returncode, done.stderr) == (0, "")
+    result = site.run_tick()
+    assert (result.returncode, result.stderr) == (0, "")
     assert len(site.trace("received")) == 1
     assert {status for status, _ in site.ends(*runs)} == {"succeeded"}
 
@@ -127,8 +127,8 @@ def test_handler_may_finish_within_the_grace(site: Site, number: signal.Signals)
     waiting = site.enqueue("note")
     tick.send(number)
     site.gate.touch()
-    done = tick.wait()
-    assert done.returncode == 0, done.stderr
+    result = tick.wait()
+    assert result.returncode == 0, result.stderr
     assert site.ends(run) == {("succeeded", 1)}
     assert site.ends(waiting) == {("queued", 0)}, "claimed after the signal"
 
@@ -187,8 +187,8 @@ def test_a_closed_terminal_lets_the_handler_finish_though_it_says_so_twice(
         os.killpg(tick.pid, signal.SIGHUP)
         time.sleep(0.1)
     site.gate.touch()
-    done = tick.wait()
-    assert done.returncode == 0, done.stderr
+    result = tick.wait()
+    assert result.returncode == 0, result.stderr
     assert site.ends(run) == {("succeeded", 1)}
 
 
@@ -199,12 +199,12 @@ def test_under_nohup_a_closed_terminal_does_not_matter(site: Site) -> None:
         run, tick = site.begin("wait_for", {"path": str(site.gate)})
     finally:
         signal.signal(signal.SIGHUP, before)
-    other = site.enqueue("note")
+    later = site.enqueue("note")
     tick.send(signal.SIGHUP)
     time.sleep(0.5)
     site.gate.touch()
     assert tick.wait().returncode == 0
-    assert site.ends(run, other) == {("succeeded", 1)}
+    assert site.ends(run, later) == {("succeeded", 1)}
 
 
 def test_sigterm_at_random_moments_orphans_no_run(site: Site) -> None:
@@ -260,7 +260,7 @@ def test_handler_that_leaves_signal_handlers_behind_does_not_make_others_deaf(
     (interrupted,) = site.trace("interrupted")
     assert interrupted["by"] == "TimedOut"
     worker.send(signal.SIGTERM)
-    done = worker.wait()
-    assert (done.returncode, site.ends(first)) == (0, {("succeeded", 1)}), done.stderr
+    result = worker.wait()
+    assert (result.returncode, site.ends(first)) == (0, {("succeeded", 1)}), result.stderr
     assert site.trace("heard by the app") == []
-    assert done.stderr.count(f"After a run of the task {task}, the signals ") == 1
+    assert result.stderr.count(f"After a run of the task {task}, the signals ") == 1

@@ -30,15 +30,15 @@ def test_resident_workers_take_up_what_comes_and_stop_gracefully(site: Site, wor
     site.wait_for_status(waiting, "succeeded")
 
     at_work = site.enqueue_many("wait_for", [{"path": str(site.gate)}] * workers)
-    begun = site.wait_for("begun", workers)
-    assert len({line["pid"] for line in begun}) == workers
+    lines = site.wait_for("begun", workers)
+    assert len({line["pid"] for line in lines}) == workers
     process.send(signal.SIGTERM)
     site.gate.touch()
-    done = process.wait()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("skipped    on_schedule  ") >= 5
+    result = process.wait()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.count("skipped    on_schedule  ") >= 5
     assert site.ends(*at_work) == {("succeeded", 1)}
-    assert f"succeeded  note  run {waiting}" in done.stdout
+    assert f"succeeded  note  run {waiting}" in result.stdout
     assert site.ends(site.enqueue("note")) == {("queued", 0)}
 
 
@@ -47,26 +47,26 @@ def test_resident_workers_take_up_what_comes_and_stop_gracefully(site: Site, wor
 def test_a_worker_ends_after_its_run_and_another_goes_on(site: Site, workers: str) -> None:
     process = site.start("jobs", "work", "--workers", workers, "--max-memory", str(MEMORY))
     first = site.enqueue("hold", {"megabytes": MEMORY, "seconds": 4})  # Longer than any grace.
-    (begun,) = site.wait_for("begun")
+    (line,) = site.wait_for("begun")
     (ended,) = site.wait_for("ended")
-    assert begun["pid"] == ended["pid"]
+    assert line["pid"] == ended["pid"]
     site.wait_for_status(first, "succeeded")
     replaced = re.compile(
-        f"replaced   worker \\S+:{begun['pid']}  after it held \\d+ MB$", re.MULTILINE
+        f"replaced   worker \\S+:{line['pid']}  after it held \\d+ MB$", re.MULTILINE
     )
     wait_until(lambda: replaced.search(process.output))
     last = site.enqueue("note")
     site.wait_for_status(last, "succeeded")
-    assert site.trace("note")[0]["pid"] != begun["pid"]
+    assert site.trace("note")[0]["pid"] != line["pid"]
     assert site.ends(first, last) == {("succeeded", 1)}
     process.stop()
 
 
 @on_sqlite
 def test_it_stops_with_the_process_that_it_is_to_stop_with(site: Site) -> None:
-    done = site.start("jobs", "work", "--parent", str(os.getppid())).wait()
-    assert done.returncode == 0
-    assert f"The parent process {os.getppid()} has ended, so the workers stop" in done.stderr
+    result = site.start("jobs", "work", "--parent", str(os.getppid())).wait()
+    assert result.returncode == 0
+    assert f"The parent process {os.getppid()} has ended, so the workers stop" in result.stderr
     process = site.start("jobs", "work", "--parent", str(os.getpid()))
     site.wait_for_status(site.enqueue("note"), "succeeded")
     for _ in range(2):

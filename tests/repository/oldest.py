@@ -11,8 +11,8 @@ PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 def constraints() -> list[str]:
     """Return ``name==version`` for each dependency with a lower bound."""
     # Python 3.10 has no tomllib.
-    found = re.findall(r'"([\w.-]+)(?:\[\w+\])?>=([\d.]+)"', PYPROJECT.read_text())
-    return [f"{name}=={version}" for name, version in found]
+    bounds = re.findall(r'"([\w.-]+)(?:\[\w+\])?>=([\d.]+)"', PYPROJECT.read_text())
+    return [f"{name}=={version}" for name, version in bounds]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Block:
 def blocks(page: Path, language: str | None = None) -> list[Block]:
     """Return the blocks of *page*, in *language* or in any."""
     text = page.read_text()
-    found = [
+    matches = [
         Block(
             page,
             match[2],
@@ -50,7 +50,7 @@ def blocks(page: Path, language: str | None = None) -> list[Block]:
         )
         for match in _BLOCK.finditer(text)
     ]
-    return [block for block in found if language in (None, block.language)]
+    return [block for block in matches if language in (None, block.language)]
 
 
 def all_blocks(*languages: str) -> list[Block]:

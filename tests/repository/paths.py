@@ -243,13 +243,13 @@ class SmallApp:
     def _command(self, tracer: Tracer, *arguments: str) -> None:
         runner = self.app.test_cli_runner()
         with tracer.tracing():
-            done = runner.invoke(args=["jobs", *arguments])
-        assert done.exit_code == 0, done.output
+            result = runner.invoke(args=["jobs", *arguments])
+        assert result.exit_code == 0, result.output
 
     def _expect(self, run_id: int, status: str) -> None:
         with self.app.app_context():
-            found = self.db.session.scalar(select(JobRun.status).where(JobRun.id == run_id))
-        assert found == status
+            stored = self.db.session.scalar(select(JobRun.status).where(JobRun.id == run_id))
+        assert stored == status
 
 
 CALLS: dict[str, Callable[[SmallApp, Tracer], None]] = {
@@ -318,16 +318,16 @@ def main() -> None:
     parser.add_argument("calls", nargs="*", choices=[*CALLS, []], metavar="CALL")
     parser.add_argument("--database", choices=DATABASES, default="sqlite", help="of what is shown")
     parser.add_argument("--write", action="store_true", help="write the paths of all calls down")
-    given = parser.parse_args()
-    with empty_databases() as made:
-        for call in given.calls or CALLS:
-            walks = {database: walk_of(call, made(database)) for database in DATABASES}
+    args = parser.parse_args()
+    with empty_databases() as database_of:
+        for call in args.calls or CALLS:
+            walks = {database: walk_of(call, database_of(database)) for database in DATABASES}
             for database, walk in walks.items():
                 print(f"{call} on {database}: {walk.size}")
-            if given.write:
+            if args.write:
                 write(call, walks)
-            elif given.calls:
-                print(*lines_of(walks[given.database]), sep="\n")
+            elif args.calls:
+                print(*lines_of(walks[args.database]), sep="\n")
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ def rendered() -> dict[str, str]:
 
 def sql_of(made: Any) -> str:
     """Return the SQL of a statement, without comments; empty if there is none."""
-    given = "" if made is None else str(getattr(made, "text", made))
-    return re.sub(r"--.*", "", given)
+    text = "" if made is None else str(getattr(made, "text", made))
+    return re.sub(r"--.*", "", text)
 
 
 def folded(statement: str) -> str:
@@ -100,8 +100,8 @@ def laid_out(statement: str) -> str:
 
 def words(statement: str) -> list[Word]:
     """Return the words of a statement."""
-    found = re.finditer(r"(\s*)('(?:[^']|'')*'|[(),]|[^\s(),']+)", statement)
-    return [Word(match[2], bool(match[1])) for match in found]
+    matches = re.finditer(r"(\s*)('(?:[^']|'')*'|[(),]|[^\s(),']+)", statement)
+    return [Word(match[2], bool(match[1])) for match in matches]
 
 
 def _tree(left: Iterator[Word]) -> list[Part]:
@@ -138,8 +138,8 @@ def _lines(parts: list[Part], indent: int) -> Iterator[str]:
         if len(pieces) > 1:
             for piece in pieces:
                 inside = 4 * (piece is not pieces[0] and _is_inside(parts, piece, split is _cases))
-                each = _clause if split is _clauses else _lines
-                yield from each(piece, indent + inside)
+                split_piece = _clause if split is _clauses else _lines
+                yield from split_piece(piece, indent + inside)
             return
     yield from _opened(parts, indent)
 

@@ -25,19 +25,19 @@ PAGE = named("alerting.md")
 @pytest.fixture
 def sentry(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     """Sentry's SDK, as far as the page uses it."""
-    made = MagicMock()
+    sdk = MagicMock()
     for name in ("sentry_sdk", "sentry_sdk.integrations", "sentry_sdk.integrations.logging"):
         module = ModuleType(name)
-        vars(module).update(new_scope=made.new_scope, ignore_logger=made.ignore_logger)
+        vars(module).update(new_scope=sdk.new_scope, ignore_logger=sdk.ignore_logger)
         monkeypatch.setitem(sys.modules, name, module)
-    return made
+    return sdk
 
 
 @pytest.fixture
 def smtp(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    made = MagicMock()
-    monkeypatch.setattr(smtplib, "SMTP", made)
-    return made
+    mock = MagicMock()
+    monkeypatch.setattr(smtplib, "SMTP", mock)
+    return mock
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ def test_dead_run_is_told_by_mail_and_to_sentry(
     with names["app"].app_context():
         hopeless.using(commit=True).enqueue()
         assert names["jobs"].tick().dead == 1
-    (sent,) = smtp.return_value.__enter__.return_value.send_message.call_args.args
-    assert sent["Subject"] == "hopeless is dead: ConnectionError"
-    assert "the bank is closed" in sent.get_content()
-    assert "flask jobs admin retry 1" in sent.get_content()
+    (mail,) = smtp.return_value.__enter__.return_value.send_message.call_args.args
+    assert mail["Subject"] == "hopeless is dead: ConnectionError"
+    assert "the bank is closed" in mail.get_content()
+    assert "flask jobs admin retry 1" in mail.get_content()
     scope = sentry.new_scope.return_value.__enter__.return_value
     assert scope.fingerprint == ["{{ default }}", "hopeless"]
     (error,) = scope.capture_exception.call_args.args
@@ -97,9 +97,9 @@ def test_rules_name_figures_of_the_metrics(names: dict[str, Any]) -> None:
     (group,) = rules["groups"]
     assert all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in group["rules"])
     section = PAGE.read_text().partition("## Prometheus")[2].partition("\n## ")[0]
-    read = set(re.findall(r"\bcronjobs_\w+", section))
-    assert read
-    assert read <= figures
+    metrics = set(re.findall(r"\bcronjobs_\w+", section))
+    assert metrics
+    assert metrics <= figures
     (job,) = scrape["scrape_configs"]
     assert f'up{{job="{job["job_name"]}"}}' in group["rules"][1]["expr"]
     assert job["metrics_path"] == "/jobs/metrics"

@@ -27,9 +27,9 @@ UNCHECKED = {"text", "dockerfile", "bat", "{toctree}", "{include}", "{eval-rst}"
 
 
 def each(*languages: str) -> list[Any]:
-    found = all_blocks(*languages)
-    assert found
-    return [pytest.param(block, id=block.name) for block in found]
+    blocks = all_blocks(*languages)
+    assert blocks
+    return [pytest.param(block, id=block.name) for block in blocks]
 
 
 def test_each_block_names_a_language_that_is_checked() -> None:
@@ -49,16 +49,16 @@ def test_python_that_needs_what_is_not_installed_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize("block", each("sh"))
 def test_shell_can_read_the_block(block: Block) -> None:
-    read = subprocess.run(["sh", "-n"], input=block.text, text=True, capture_output=True)
-    assert (read.returncode, read.stderr) == (0, "")
+    result = subprocess.run(["sh", "-n"], input=block.text, text=True, capture_output=True)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 @pytest.fixture
 def engine(postgresql_url: str) -> Iterator[Engine]:
-    made = create_engine(postgresql_url)
-    create_tables(made)
-    yield made
-    made.dispose()
+    engine = create_engine(postgresql_url)
+    create_tables(engine)
+    yield engine
+    engine.dispose()
 
 
 @pytest.mark.parametrize("block", each("sql"))

@@ -103,8 +103,8 @@ def names(
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTED if examples(DOCUMENTED[name])])
 def test_example_runs_as_shown(name: str, names: dict[str, Any]) -> None:
-    said = list[str]()
-    shown = doctest.DocTest(examples(DOCUMENTED[name]), names, name, None, None, None)
-    failed, tried = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(shown, out=said.append)
-    assert failed == 0, "".join(said)
+    lines = list[str]()
+    case = doctest.DocTest(examples(DOCUMENTED[name]), names, name, None, None, None)
+    failed, tried = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(case, out=lines.append)
+    assert failed == 0, "".join(lines)
     assert tried > 0

@@ -105,33 +105,33 @@ def places(which: str) -> set[str]:
     return {
         module_name(path)
         for path in MODULES
-        for each in imports(path)
-        if each.name == which or each.name.startswith(which + ".")
+        for i in imports(path)
+        if i.name == which or i.name.startswith(which + ".")
     }
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_imports_go_downward(path: Path) -> None:
     here = FLOOR[room(path)]
-    for each in imports(path):
-        target = own_room(each.name)
+    for imported in imports(path):
+        target = own_room(imported.name)
         if target is None or target == room(path):
             continue
-        assert FLOOR[target] <= here, f"{path.name}:{each.line} imports {each.name}"
+        assert FLOOR[target] <= here, f"{path.name}:{imported.line} imports {imported.name}"
 
 
 @cache
 def arrows() -> dict[tuple[str, str], bool]:
     """Each import of a module of ours by another, and whether it is delayed wherever it stands."""
-    found: dict[tuple[str, str], bool] = {}
+    pairs: dict[tuple[str, str], bool] = {}
     for path in MODULES:
         here = module_name(path)
-        for each in imports(path):
-            target = each.name if each.name in NAMES else each.name.rpartition(".")[0]
+        for imported in imports(path):
+            target = imported.name if imported.name in NAMES else imported.name.rpartition(".")[0]
             if target in NAMES and target != here:
                 pair = short(here), short(target)
-                found[pair] = each.delayed and found.get(pair, True)
-    return found
+                pairs[pair] = imported.delayed and pairs.get(pair, True)
+    return pairs
 
 
 def circle(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
@@ -162,8 +162,8 @@ def test_there_are_no_circles() -> None:
 @pytest.mark.parametrize("pair", sorted(CLOSING_CIRCLES), ids=" to ".join)
 def test_import_that_closes_a_circle_is_delayed_and_still_there(pair: tuple[str, str]) -> None:
     assert arrows().get(pair) is True, "Delete its line."
-    others = CLOSING_CIRCLES - {pair}
-    assert circle(arrows().keys() - others), "Delete its line: it closes no circle any more."
+    rest = CLOSING_CIRCLES - {pair}
+    assert circle(arrows().keys() - rest), "Delete its line: it closes no circle any more."
 
 
 #: The rooms, by the folders and modules at the top.
@@ -195,12 +195,12 @@ UNKNOWN = {
 
 def test_nothing_is_imported_through_walls() -> None:
     """Delayed imports count, too."""
-    found = [
+    calls = [
         (here, target)
         for here, target in arrows()
         if room_of(target) in UNKNOWN.get(room_of(here), ())
     ]
-    assert sorted(found) == []
+    assert sorted(calls) == []
 
 
 def test_every_module_has_a_room() -> None:
@@ -233,8 +233,8 @@ def test_click_is_known_to_the_commands_alone() -> None:
 
 
 def test_current_app_is_asked_for_by_the_state_and_the_pages_alone() -> None:
-    found = places("flask.current_app")
-    assert {name for name in found if ".web" not in name} == {"flask_cronjobs.core.app_state"}
+    modules = places("flask.current_app")
+    assert {name for name in modules if ".web" not in name} == {"flask_cronjobs.core.app_state"}
 
 
 def writes(path: Path) -> Iterator[str]:
@@ -270,8 +270,8 @@ def test_writes_to_the_tables_are_in_no_face() -> None:
 def test_which_database_it_is_is_known_to_db_alone() -> None:
     """Others ask what it can: see `Dialect`."""
     asks = re.compile(r'name [!=]= "(sqlite|postgresql)"')
-    others = [path for path in MODULES if room(path) not in ("db", "models")]
-    assert [path for path in others if asks.search(path.read_text())] == []
+    outside = [path for path in MODULES if room(path) not in ("db", "models")]
+    assert [path for path in outside if asks.search(path.read_text())] == []
 
 
 def test_tree_of_the_page_names_each_module() -> None:
@@ -311,5 +311,5 @@ def test_kernel_is_read_in_an_afternoon() -> None:
     assert sum(map(len, kernel)) <= 20
     assert 2000 < sum(sizes) <= 3200
     # What the page says is right, as far as a reader cares.
-    for size, (row, told) in zip(sizes, rows, strict=True):
-        assert abs(size - int(told)) <= 25 + size / 5, f"{row}: {size}"
+    for size, (row, stated) in zip(sizes, rows, strict=True):
+        assert abs(size - int(stated)) <= 25 + size / 5, f"{row}: {size}"

@@ -67,9 +67,9 @@ def project(tmp_path: Path) -> Path:
 
 def flask(project: Path, url: str, *args: str) -> str:
     """Run ``flask`` with *args*; what it printed."""
-    done = python("-m", "flask", "--app", "app", *args, cwd=project, URL=url)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    result = python("-m", "flask", "--app", "app", *args, cwd=project, URL=url)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_migration_generated_on_either_database_runs_on_both(
 ) -> None:
     urls = {"sqlite": sqlite_url, "postgresql": postgresql_url}
     url = urls.pop(generated_on)
-    (other,) = urls.values()
+    (second,) = urls.values()
     flask(project, url, "db", "init")
     flask(project, url, "db", "migrate", "-m", "jobs")
     (script,) = (project / "migrations/versions").glob("*.py")
@@ -90,9 +90,9 @@ def test_migration_generated_on_either_database_runs_on_both(
 
     # SQLite knows no JSONB in SQLAlchemy 2.0, so there one for PostgreSQL runs there only.
     for_one = OLD_SQLALCHEMY and generated_on == "postgresql"
-    for each in (url,) if for_one else (url, other):
-        flask(project, each, "db", "upgrade")
-        works(project, each)
+    for target in (url,) if for_one else (url, second):
+        flask(project, target, "db", "upgrade")
+        works(project, target)
     assert NOTHING in flask(project, url, "db", "migrate", "-m", "nothing")
     assert [script] == list((project / "migrations/versions").glob("*.py"))
 
@@ -118,9 +118,9 @@ def test_migration_of_an_app_that_changes_its_metadata_makes_the_tables_that_job
         execute(database_url, "DROP SCHEMA IF EXISTS app CASCADE")  # All tests share a database.
         execute(database_url, "CREATE SCHEMA app")
     if what == "two binds":
-        other = f"sqlite:///{project / 'other.sqlite'}"
+        second = f"sqlite:///{project / 'other.sqlite'}"
         source = source.replace(
-            "db = SQ", f"app.config['SQLALCHEMY_BINDS'] = {{'other': {other!r}}}\ndb = SQ"
+            "db = SQ", f"app.config['SQLALCHEMY_BINDS'] = {{'other': {second!r}}}\ndb = SQ"
         )
     elif "schema" not in what:  # There, the app's own tables are elsewhere.
         source = source.replace(

@@ -43,8 +43,8 @@ def faults(call: str, database: str, walk: Walk) -> str:
 @pytest.mark.parametrize("call", CALLS)
 def test_path_of_a_plain_app_is_short(call: str, database_url: str) -> None:
     database = "sqlite" if database_url.startswith("sqlite") else "postgresql"
-    told = faults(call, database, walk_of(call, database_url))
-    assert not told, told
+    report = faults(call, database, walk_of(call, database_url))
+    assert not report, report
 
 
 @pytest.mark.parametrize("database", DATABASES)
@@ -62,9 +62,9 @@ def test_what_is_new_is_named() -> None:
     names = sorted(written("enqueue", "sqlite"))
     steps = [Step(file, function) for file, _, function in (name.partition(" ") for name in names)]
     assert faults("enqueue", "sqlite", Walk(tuple(steps))) == ""
-    told = faults("enqueue", "sqlite", Walk((*steps, Step("log.py", "unheard_of"))))
-    assert "new:  log.py unheard_of" in told
-    assert "gone" not in told
+    report = faults("enqueue", "sqlite", Walk((*steps, Step("log.py", "unheard_of"))))
+    assert "new:  log.py unheard_of" in report
+    assert "gone" not in report
 
 
 def test_tracer_sees_other_threads_until_it_is_stopped() -> None:

@@ -131,9 +131,9 @@ STATISTICS = {
 def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
     """A store whose tables PostgreSQL does not vacuum or analyze by itself."""
     with tables_of("postgresql", request, tmp_path_factory.getbasetemp()) as engine:
-        made = Kit(engine)
-        yield made
-        made.close()
+        kit = Kit(engine)
+        yield kit
+        kit.close()
 
 
 @pytest.fixture
@@ -171,11 +171,11 @@ def record_and_claim_all(kit: Kit) -> None:
     step = steps.StepRow("step", "step", finished=True)
     kit.books.transaction(lambda connection: steps.write(connection, first[0], step))
     failed = outcome(first[1], "failed")._replace(attempt=FAILURES_KEPT + 1)
-    others = [failed, outcome(first[2], "dead")]
-    done = outcome(first[0], "succeeded", result={"a": 1})
-    kit.claims.record_and_claim([done], kit.request(limit=1))
-    claimed = kit.claims.record_and_claim(others, kit.request(limit=1)).claims
-    kit.claims.already_recorded(others)
+    ended = [failed, outcome(first[2], "dead")]
+    success = outcome(first[0], "succeeded", result={"a": 1})
+    kit.claims.record_and_claim([success], kit.request(limit=1))
+    claimed = kit.claims.record_and_claim(ended, kit.request(limit=1)).claims
+    kit.claims.already_recorded(ended)
     kit.claims.release_token(first[3].token)
     finish(kit, claimed)
     hand_on(kit)
@@ -193,8 +193,8 @@ def open_starts(kit: Kit) -> None:
         assert rates.open_starts(kit.books, limits, kit.request()).opened == number
         claims = kit.claim(side_by_side=True) or claims
         rates.spend(kit.books, limits, claims)
-    asked = outcome(claims[0], "succeeded", delay=30.0, holds_rate=True)
-    rates.record_and_hold(kit.books, asked, limits["task"])
+    delayed = outcome(claims[0], "succeeded", delay=30.0, holds_rate=True)
+    rates.record_and_hold(kit.books, delayed, limits["task"])
     finish(kit, claims[1:])
     kit.runs(2, rate_key="key", rate_mark="waits")
     rates.mend(kit.books, ["task"], [])
@@ -229,7 +229,7 @@ def open_orders(kit: Kit) -> None:
     }
     first, second, *_ = [kit.run(**values) for _ in range(4)]
     kit.claim()
-    assert [kit.get(each).gate for each in (first, second)] == [None, "order"]
+    assert [kit.get(run_id).gate for run_id in (first, second)] == [None, "order"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
     # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
     assert gate.open_behind(kit.books, [second, 0]) == 1
@@ -247,20 +247,20 @@ def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
 def end_all_batches(kit: Kit) -> None:
     """Open, fill and close a batch, retry a run of it, and end it."""
     with kit.engine.begin() as connection:
-        made = NewBatch(
+        new = NewBatch(
             "b",
             "task",
             "{}",
             {"priority": 0, "queue": "default", "max_attempts": 3, "strict": False},
         )
-        batch, _ = open_batch(connection, kit.books.dialect, made)
+        batch, _ = open_batch(connection, kit.books.dialect, new)
         assert hold_open(connection, batch)
-    dead, *others = kit.runs(3, batch_id=batch)
+    dead, *rest = kit.runs(3, batch_id=batch)
     died = "status = 'dead', finished_at = '2026-01-01'"
     kit.sql(f"UPDATE job_runs SET {died} WHERE id = :id", id=dead)
     with kit.engine.begin() as connection:
         assert close(connection, kit.books.dialect, batch)
-    kit.act(RETRY, dead, *others)
+    kit.act(RETRY, dead, *rest)
     assert end_batches(kit.books, [batch]) == 0
     kit.sql("DELETE FROM job_runs WHERE batch_id = :id", id=batch)
     assert end_batches(kit.books) == 1
@@ -269,16 +269,16 @@ def end_all_batches(kit: Kit) -> None:
 def plan_definitions(kit: Kit) -> None:
     """Read definitions, record a slot, and change one."""
     kit.define()
-    (found,) = read(kit)
-    assert found.next_run_at is not None
-    kit.slots.record_slots({found.id: plan(found.next_run_at)})
-    (found,) = [kit.found("definition")]
-    kit.definitions.change(found, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
-    kit.definitions.mark_declared([found.id], "app")
+    (row,) = read(kit)
+    assert row.next_run_at is not None
+    kit.slots.record_slots({row.id: plan(row.next_run_at)})
+    (row,) = [kit.found("definition")]
+    kit.definitions.change(row, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
+    kit.definitions.mark_declared([row.id], "app")
     assert not kit.definitions.has_pings()
     assert kit.definitions.ping_urls() == {}
-    assert kit.definitions.name_and_timezone(found.id) == ("definition", "Europe/Rome")
-    kit.definitions.pause(found)
+    assert kit.definitions.name_and_timezone(row.id) == ("definition", "Europe/Rome")
+    kit.definitions.pause(row)
     paused = kit.found("definition")
     ended = plan(paused.now)
     assert kit.definitions.skip_pause(paused, ended, resume=True) is not None
@@ -328,16 +328,16 @@ def test_sqlite_goes_along_indexes_of_few_rows_alone(
 ) -> None:
     with tables_of("sqlite", request, tmp_path) as engine:
         kit = Kit(engine)
-        sent = sent_for_all(kit).by_bookkeeping
+        statements = sent_for_all(kit).by_bookkeeping
         if few != OF_FEW:
             fill(engine)
             run(engine, "ANALYZE")
-        found = {each: walked(engine, each, given) - few for each, given in sent.items()}
+        walks = {sql: walked(engine, sql, values) - few for sql, values in statements.items()}
         kit.close()
-    assert len(sent) > 70
-    wrong = {" ".join(each.split()): names for each, names in found.items() if names}
+    assert len(statements) > 70
+    wrong = {" ".join(sql.split()): names for sql, names in walks.items() if names}
     # A tick looks at all definitions.
-    assert {each: names for each, names in wrong.items() if "INTO job_ticks" not in each} == {}
+    assert {sql: names for sql, names in wrong.items() if "INTO job_ticks" not in sql} == {}
 
 
 def fill(engine: Engine) -> None:
@@ -370,7 +370,7 @@ def test_each_statement_keeps_to_its_indexes(
         planned = explain(empty, statement, parameters)
         # A tick looks at all definitions, which are few.
         known_ones = "job_definitions" if "INTO job_ticks" in statement else "nothing"
-        found = [each for each in faults(planned) if known_ones not in each]
+        found = [fault for fault in faults(planned) if known_ones not in fault]
         first = known.setdefault(statement, paths(planned))
         if paths(planned) != first:
             found += ["other paths", *(set(first) ^ set(paths(planned)))]
@@ -443,18 +443,18 @@ OF_A_BACKLOG = (
 @pytest.fixture
 def state(app: Flask, jobs: CronJobs) -> State:
     """An app with a definition, a few runs of each status, and ten of the task ``last``."""
-    made = state_of(app)
-    rows = Rows(made.engine)
+    state = state_of(app)
+    rows = Rows(state.engine)
     rows.definition("one")
     rows.tick()
     for status in ("queued", "failed", "running", "dead", "cancelled"):
         rows.run(status, age=3600)
-    with made.engine.begin() as connection:
+    with state.engine.begin() as connection:
         new = "INSERT INTO job_batches (key) VALUES ('reports') RETURNING id"
         batch = connection.execute(text(new)).scalar_one()
     for status in ("queued", "succeeded", "dead"):
         rows.run(status, age=3600, batch_id=batch)
-    RETRY.many(made, [rows.run("dead", age=3600) for _ in range(3)])
+    RETRY.many(state, [rows.run("dead", age=3600) for _ in range(3)])
     strict = {"concurrency_key": "k", "concurrency_limit": 1, "strict": True}
     rows.run("dead", age=3600, **strict)
     rows.run("queued", age=3600, gate="order", **strict)
@@ -462,7 +462,7 @@ def state(app: Flask, jobs: CronJobs) -> State:
     for number in range(5):
         rows.run(job_type="last", run_at=ago(60))
         rows.run(job_type="last", run_at=ago(60), **keyed_by(f"mine {number}"))
-    return made
+    return state
 
 
 def keyed(key: str, **columns: str) -> dict[str, str]:
@@ -500,9 +500,9 @@ ROWS = {"finished": (1_000, 15_000), "backlog": (30_000, 45_000)}
 def claim(state: State, task: str) -> None:
     """Send the statement that claims, and undo it."""
     d = dialect_of(state.engine)
-    given = ClaimRequest(100, "host:1:x", (task,)).parameters(d)
+    values = ClaimRequest(100, "host:1:x", (task,)).parameters(d)
     with state.engine.connect() as connection:
-        connection.execute(claim_statement(d), given)
+        connection.execute(claim_statement(d), values)
         connection.rollback()
 
 
@@ -536,23 +536,23 @@ def costs_beside(
     add(state.engine, "job_runs", count, start, **columns)
     if analyzed:
         run(state.engine, "ANALYZE")
-    found = {}
+    costs = {}
     for name in names:
         READS[name](state)  # What is looked up once for all is looked up.
         with sent_by(state.engine) as sent:
             READS[name](state)
-        found[name] = cost(state.engine, sent.statements, ours=name.startswith("claim"))
-    return found
+        costs[name] = cost(state.engine, sent.statements, ours=name.startswith("claim"))
+    return costs
 
 
 @pytest.mark.parametrize("part", ["look", "held", "candidate", "takes"])
 def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
     d = dialect_of(state.engine)
-    given = ClaimRequest(100, "host:1:y", ("task",)).parameters(d)
-    shown = shown_plan(state, claim_statement(d).text, given)
+    values = ClaimRequest(100, "host:1:y", ("task",)).parameters(d)
+    plan = shown_plan(state, claim_statement(d).text, values)
     once = "CTE" if d.one_statement else "MATERIALIZE"
-    assert f"{once} {part}" in [line.strip() for line in shown.splitlines()], shown
+    assert f"{once} {part}" in [line.strip() for line in plan.splitlines()], plan
 
 
 def shown_plan(state: State, sql: str, given: dict[str, Any]) -> str:
@@ -569,9 +569,9 @@ def shown_plan(state: State, sql: str, given: dict[str, Any]) -> str:
 def test_pruning_goes_along_an_index_without_the_members_of_batches(state: State) -> None:
     """Those that must stay would stand before all others in it."""
     query = pruning.oldest(dialect_of(state.engine), pruning.RUNS)
-    given = {"place": LONG_AGO.strip("'"), "retention": 60.0, "chunk": 10}
-    assert "ix_job_runs_finished" in shown_plan(state, query, given)
-    (index,) = (each for each in RUNS.indexes if each.name == "ix_job_runs_finished")
+    values = {"place": LONG_AGO.strip("'"), "retention": 60.0, "chunk": 10}
+    assert "ix_job_runs_finished" in shown_plan(state, query, values)
+    (index,) = (i for i in RUNS.indexes if i.name == "ix_job_runs_finished")
     assert "batch_id IS NULL" in str(index.dialect_options["sqlite"]["where"])
 
 
@@ -584,14 +584,14 @@ def rated(
 ) -> Iterator[Kit]:
     """20,000 due runs of one key, 1,000 of another, and many that have ended."""
     with tables_of(request.param, request, tmp_path_factory.mktemp("rates")) as engine:
-        made = Kit(engine)
+        kit = Kit(engine)
         waits = {"job_type": "'task'", "run_at": LONG_AGO, "rate_mark": "'waits'"}
         for key, number in (("a", 20_000), ("b", 1_000)):
             add(engine, "job_runs", number, **waits, rate_key=f"'{key}'", priority="i % 2")
         ended = {"job_type": "'task'", "finished_at": LONG_AGO, "status": "'succeeded'"}
         add(engine, "job_runs", 20_000, **ended, rate_key="'a'")
-        yield made
-        made.close()
+        yield kit
+        kit.close()
 
 
 @pytest.mark.parametrize("statistics", [False, True])
@@ -607,6 +607,6 @@ def test_backlog_of_a_rate_costs_a_look_nothing(rated: Kit, statistics: bool) ->
         rates.mend(rated.books, ["task"], HUNDRED)
         rated.looks.look_at_queue()
     costs = {
-        statement: cost(rated.engine, [(statement, given)]) for statement, given in sent.statements
+        statement: cost(rated.engine, [(statement, args)]) for statement, args in sent.statements
     }
-    assert {each: pages for each, pages in costs.items() if pages > 300} == {}
+    assert {sql: pages for sql, pages in costs.items() if pages > 300} == {}

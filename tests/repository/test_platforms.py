@@ -54,11 +54,11 @@ sys.exit(done.exit_code)
 
 
 def test_package_imports_and_ticks_without_what_windows_lacks(tmp_path: Path) -> None:
-    done = python("-c", WITHOUT, f"sqlite:///{tmp_path / 'x.sqlite'}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "tick: 2 succeeded" in done.stdout
-    assert (done.stdout + done.stderr).count(NOTICE) == 1
-    assert "one worker runs instead of 3" in done.stdout + done.stderr
+    result = python("-c", WITHOUT, f"sqlite:///{tmp_path / 'x.sqlite'}")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "tick: 2 succeeded" in result.stdout
+    assert (result.stdout + result.stderr).count(NOTICE) == 1
+    assert "one worker runs instead of 3" in result.stdout + result.stderr
 
 
 def test_idle_tick_is_silent_there_too(
@@ -66,8 +66,8 @@ def test_idle_tick_is_silent_there_too(
 ) -> None:  # fmt: skip
     monkeypatch.delattr(os, "fork")
     monkeypatch.delattr(signal, "setitimer")
-    done = app.test_cli_runner().invoke(args=["jobs", "tick", "--workers", "3"])
-    assert (done.exit_code, done.output, caplog.text) == (0, "", "")
+    result = app.test_cli_runner().invoke(args=["jobs", "tick", "--workers", "3"])
+    assert (result.exit_code, result.output, caplog.text) == (0, "", "")
 
 
 UNINSTALLED = """

@@ -27,9 +27,9 @@ SCHEDULE = "*/10 * * * *"
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     subprocess.run([*build, "--wheel-dir", str(folder), str(ROOT)], check=True, timeout=200)
-    (made,) = folder.glob("*.whl")
-    return made
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 class Reader:
@@ -52,9 +52,9 @@ class Reader:
         constraint = folder.parent / "constraint.txt"
         constraint.write_text(f"Flask-CronJobs @ {wheel.as_uri()}\n")
         self.folder, self.port = folder, port
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
         self.environment = {
-            **kept,
+            **environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PIP_CONSTRAINT": str(constraint),
             "FLASK_RUN_PORT": str(port),
@@ -70,7 +70,7 @@ class Reader:
     def type(self, block: str) -> str:
         """Type *block* in a shell in which the environment is active, and return what it says."""
         script = f"set -e\n{self._activate}{block.replace(':5000', f':{self.port}')}"
-        done = subprocess.run(
+        result = subprocess.run(
             ["sh", "-c", script],
             cwd=self.folder,
             env=self.environment,
@@ -78,8 +78,8 @@ class Reader:
             capture_output=True,
             timeout=250,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
 
     def serve(self) -> subprocess.Popen[bytes]:
         """Start the server, as in a terminal of its own, and wait until it answers."""
@@ -118,8 +118,8 @@ def test_quickstart_leads_to_a_green_page(reader: Reader) -> None:
     reader.save(APP.text)
     assert "job_runs" in reader.type(tables)
     assert reader.type(first) == ""
-    said = reader.type(second).partition("\n")[2]  # Without the line of `admin run`.
-    assert without_times(said) == without_times(SHOWN[0].text)
+    output = reader.type(second).partition("\n")[2]  # Without the line of `admin run`.
+    assert without_times(output) == without_times(SHOWN[0].text)
     assert "next: " in reader.type(dry)
     reader.save(APP.text, LATER.text)
     assert server == SERVER

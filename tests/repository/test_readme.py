@@ -91,9 +91,9 @@ def test_app_of_the_page_starts_takes_a_request_and_ticks(name: str) -> None:
 def test_python_of_the_page_runs_from_top_to_bottom(name: str) -> None:
     names = prelude()
     names["jobs"] = CronJobs(names["app"])
-    found = codes(named(name))
-    assert found
-    for code in found:
+    examples = codes(named(name))
+    assert examples
+    for code in examples:
         with names["app"].app_context():
             names["db"].create_all()
             exec(code, names)
@@ -128,8 +128,8 @@ def test_shop_that_moved_here_does_its_work(name: str, capsys: pytest.CaptureFix
         with travel(timedelta(days=7)):
             assert drain(names["jobs"]).succeeded == 1
         assert fire("daily_report").status == "succeeded"
-    said = capsys.readouterr().out
-    assert said == "Welcome, ada@example.com\nAre you happy, ada@example.com\n1 customers\n"
+    output = capsys.readouterr().out
+    assert output == "Welcome, ada@example.com\nAre you happy, ada@example.com\n1 customers\n"
     dispose(names)
 
 
@@ -167,7 +167,7 @@ def test_block_of_the_page_runs_by_itself(code: Any) -> None:
 
 def commands() -> list[Any]:
     """Each ``flask jobs …`` that a page shows, as the page's name and the words after ``jobs``."""
-    found = []
+    cases = []
     for page in PAGES:
         for block in blocks(page):
             if block.language not in ("sh", "text", "ini", "bat"):
@@ -175,10 +175,10 @@ def commands() -> list[Any]:
             for match in re.finditer(
                 r"flask(?:\.exe)?(?: --app \S+)? jobs ([^#\n>|)]*)", block.text
             ):
-                found.append(pytest.param(match[1], id=f"{page.name}: {match[1].strip()}"))
+                cases.append(pytest.param(match[1], id=f"{page.name}: {match[1].strip()}"))
         for match in re.finditer(r"`flask jobs ([a-z][^`]*)`", page.read_text()):
-            found.append(pytest.param(match[1], id=f"{page.name}: {match[1]}"))
-    return found
+            cases.append(pytest.param(match[1], id=f"{page.name}: {match[1]}"))
+    return cases
 
 
 @pytest.mark.parametrize("shown", commands())
@@ -248,8 +248,8 @@ def test_each_promise_and_each_fault_names_tests_that_exist() -> None:
     promises = re.findall(r"^- \*\*(.+?)\.\*\*", named("guarantees.md").read_text(), re.MULTILINE)
     lines = re.findall(r"^- .+", named("faults.md").read_text(), re.MULTILINE)
     section = named("faults.md").read_text().partition("## Promises")[2].partition("\n## ")[0]
-    held = re.findall(r"^- (.+?) `[^`]+\.py[^`]*`", section, re.MULTILINE)
-    assert [each for each in promises if not each.startswith("Not ")] == held
+    stated = re.findall(r"^- (.+?) `[^`]+\.py[^`]*`", section, re.MULTILINE)
+    assert [line for line in promises if not line.startswith("Not ")] == stated
     assert len(lines) > 100
     for line in lines:
         tests = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", line)

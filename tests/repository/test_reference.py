@@ -29,8 +29,8 @@ API = (ROOT / "docs" / "api.md").read_text()
 
 def test_each_picture_is_on_a_page() -> None:
     pages = "\n".join(page.read_text() for page in PAGES)
-    shown = set(re.findall(r"\]\((?:docs/)?screenshots/(.+?)\)", pages))
-    assert shown == {picture.name for picture in (DOCS / "screenshots").iterdir()}
+    names = set(re.findall(r"\]\((?:docs/)?screenshots/(.+?)\)", pages))
+    assert names == {picture.name for picture in (DOCS / "screenshots").iterdir()}
 
 
 @pytest.mark.parametrize("name", flask_cronjobs.__all__)
@@ -56,13 +56,13 @@ def test_attributes_of_the_current_run_are_in_the_api() -> None:
 
 def commands(command: click.Command, path: str) -> dict[str, click.Command]:
     """Each command below *command*, by its path."""
-    found = {path: command}
+    by_path = {path: command}
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
             below: Any = command.get_command(context, name)
-            found |= commands(below, f"{path} {name}")
-    return found
+            by_path |= commands(below, f"{path} {name}")
+    return by_path
 
 
 COMMANDS = commands(jobs_group, "flask jobs")
@@ -74,7 +74,7 @@ PAGE = (ROOT / "docs" / "commands.md").read_text()
 @pytest.mark.parametrize("path", COMMANDS)
 def test_each_command_and_option_is_in_the_reference(path: str) -> None:
     assert re.search(rf"`{path.rpartition(' ')[2]}\b", PAGE)
-    options = [each for each in COMMANDS[path].params if isinstance(each, click.Option)]
+    options = [param for param in COMMANDS[path].params if isinstance(param, click.Option)]
     named = [name for option in options for name in option.opts]
     assert [name for name in named if not re.search(rf"`(?:[^`]* )?{name}\b", PAGE)] == []
 
@@ -89,5 +89,5 @@ SHAPES: tuple[type, ...] = (
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_each_key_of_the_json_is_in_the_documentation(shape: type) -> None:
     section = PAGE.partition("## JSON")[2]
-    keys = getattr(shape, "_fields", None) or [each.name for each in dataclasses.fields(shape)]
+    keys = getattr(shape, "_fields", None) or [f.name for f in dataclasses.fields(shape)]
     assert [key for key in keys if f"`{key}`" not in section] == []

@@ -58,14 +58,14 @@ def test_statement_is_small(name: str, database: str) -> None:
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_layout_changes_white_space_alone(name: str, d: Dialect) -> None:
     statement = sql_of(STATEMENTS[name](d))
-    shown = laid_out(statement) if statement else ""
-    assert [word.text for word in words(shown)] == [word.text for word in words(statement)]
+    text = laid_out(statement) if statement else ""
+    assert [word.text for word in words(text)] == [word.text for word in words(statement)]
 
 
 def test_layout() -> None:
     members = ", ".join(f"column_with_a_long_name_{number}" for number in range(4))
-    shown = laid_out(f"WITH a AS (\n SELECT {members} FROM t WHERE x = 'a,  (b'   AND y ) SELECT 1")
-    assert shown == (
+    text = laid_out(f"WITH a AS (\n SELECT {members} FROM t WHERE x = 'a,  (b'   AND y ) SELECT 1")
+    assert text == (
         "WITH\n"
         "    a AS (\n"
         "        SELECT\n"

@@ -75,17 +75,17 @@ OTHER = {
 
 def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
     """The modules that a script of its own process had imported, and the threads it had started."""
-    done = python("-c", script, *arguments, DATABASE_URL=url)
-    assert done.returncode == 0, done.stderr
-    modules, threads = done.stdout.split("\n")[:2]
+    result = python("-c", script, *arguments, DATABASE_URL=url)
+    assert result.returncode == 0, result.stderr
+    modules, threads = result.stdout.split("\n")[:2]
     return set(modules.split()), threads.split()
 
 
 @pytest.fixture
 def unwanted(database_url: str) -> set[str]:
     """The modules that the process must not import, apart from those of a plain app."""
-    other = OTHER["sqlite" if database_url.startswith("sqlite") else "postgresql"]
-    return {*IDLE, *other} - run(WITHOUT, database_url)[0]
+    more = OTHER["sqlite" if database_url.startswith("sqlite") else "postgresql"]
+    return {*IDLE, *more} - run(WITHOUT, database_url)[0]
 
 
 def test_web_worker_imports_little(database_url: str, unwanted: set[str]) -> None:

@@ -16,8 +16,8 @@ def write_files(folder: Path, conftest: str) -> None:
 
     :param conftest: which of them has the fixture `app`.
     """
-    found = blocks(named("testing.md"), "python")
-    files = dict(re.findall(r"\A# (\S+)\n(.*)", block.text, re.DOTALL)[0] for block in found)
+    examples = blocks(named("testing.md"), "python")
+    files = dict(re.findall(r"\A# (\S+)\n(.*)", block.text, re.DOTALL)[0] for block in examples)
     if conftest != "conftest.py":
         fixtures = files["conftest.py"].partition("@pytest.fixture\ndef client")
         files["conftest.py"] = files[conftest] + "\n\n" + "".join(fixtures[1:])
@@ -27,14 +27,14 @@ def write_files(folder: Path, conftest: str) -> None:
 
 
 def run_tests(folder: Path, url: str) -> str:
-    done = python(
+    result = python(
         *["-m", "pytest", "-q", "-W", "error", "-p", "flask_cronjobs.testing.plugin"],
         cwd=folder,
         PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
         TEST_DATABASE_URL=url,
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    assert result.returncode == 0, result.stdout
+    return result.stdout
 
 
 def test_tests_of_the_page_pass_in_memory(tmp_path: Path) -> None:

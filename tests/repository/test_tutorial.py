@@ -23,7 +23,7 @@ def grown(app: str, block: str) -> str:
     for node in ast.parse(block).body:
         lines = block.splitlines()[_first_line(node) - 1 : node.end_lineno]
         text = "\n".join(lines)
-        old = next((each for each in ast.parse(app).body if _name(each) == _name(node)), None)
+        old = next((n for n in ast.parse(app).body if _name(n) == _name(node)), None)
         parts = app.splitlines()
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             parts.insert(0, text)
@@ -44,22 +44,22 @@ def _name(node: ast.stmt) -> str | None:
 
 def _first_line(node: ast.stmt) -> int:
     decorators = node.decorator_list if isinstance(node, (ast.FunctionDef, ast.ClassDef)) else []
-    return min([node.lineno, *(each.lineno for each in decorators)])
+    return min([node.lineno, *(d.lineno for d in decorators)])
 
 
 def typed(block: Block, folder: Path) -> str:
     """Type *block* in a shell, and return what it prints."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    result = subprocess.run(
         ["sh", "-ec", block.text],
         cwd=folder,
-        env={**kept, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        env={**environment, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         text=True,
         capture_output=True,
         timeout=250,
     )
-    assert done.returncode == 0, f"{block.name}: {done.stdout}{done.stderr}"
-    return done.stdout
+    assert result.returncode == 0, f"{block.name}: {result.stdout}{result.stderr}"
+    return result.stdout
 
 
 def comparable(output: str) -> list[str]:
@@ -72,15 +72,15 @@ def comparable(output: str) -> list[str]:
 
 @pytest.mark.slow
 def test_tutorial_grows_an_app_that_prints_what_it_shows(tmp_path: Path) -> None:
-    app, said, compared = "", "", 0
+    app, output, compared = "", "", 0
     for block in blocks(PAGE):
         if block.language == "python":
             app = grown(app, block.text)
             (tmp_path / "app.py").write_text(app)
         elif block.language == "sh" and "pip install" not in block.text:
-            said = typed(block, tmp_path)
+            output = typed(block, tmp_path)
         elif block.language == "text" and not block.text.startswith("0 7 "):
-            assert comparable(said) == comparable(block.text), block.name
+            assert comparable(output) == comparable(block.text), block.name
             compared += 1
     assert compared > 5
 

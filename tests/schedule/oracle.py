@@ -22,16 +22,16 @@ def slots(cron: str, zone: str, after: datetime, until: datetime) -> list[dateti
     follows = cron.startswith("*") or cron.split()[1].startswith("*")
     moment = after.astimezone(timezone.utc).replace(second=0, microsecond=0)
     before = moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
-    found: list[datetime] = []
+    slots: list[datetime] = []
     while (moment := moment + MINUTE) <= until:
         wall = moment.astimezone(ZoneInfo(zone))
         now = wall.replace(tzinfo=None)
         again = wall.fold == 1
         due = is_due(cron, sets, now) and (follows or not again)
         if due or (not follows and any(is_due(cron, sets, gone) for gone in skipped(before, now))):
-            found.append(moment)
+            slots.append(moment)
         before = now
-    return found
+    return slots
 
 
 def skipped(before: datetime, now: datetime) -> Iterator[datetime]:
@@ -68,12 +68,12 @@ def numbers(text: str, low: int, high: int) -> set[int]:
         for index, name in enumerate(names):
             text = re.sub(name, str(index + offset), text, flags=re.IGNORECASE)
     text = text.replace("*", f"{low}-{high}")
-    found: set[int] = set()
+    days: set[int] = set()
     for term in text.split(","):
         start, end, step = re.fullmatch(r"(\d+)(?:-(\d+))?(?:/(\d+))?", term).groups()  # type: ignore[union-attr]
-        found |= {
+        days |= {
             number
             for number in range(int(start), int(end or start) + 1)
             if (number - int(start)) % int(step or 1) == 0
         }
-    return found
+    return days

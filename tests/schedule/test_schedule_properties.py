@@ -44,13 +44,13 @@ def changes() -> list[Change]:
     alike: dict[tuple[timedelta | None, ...], str] = {}
     for zone in sorted(available_timezones()):
         alike.setdefault(tuple(_offset(ZoneInfo(zone), week) for week in weeks), zone)
-    found: dict[tuple[object, ...], Change] = {}
+    changes: dict[tuple[object, ...], Change] = {}
     for offsets, zone in alike.items():
         for (early, before), (late, after) in pairwise(zip(weeks, offsets, strict=True)):
             if before != after:
                 change = Change(zone, _turn(ZoneInfo(zone), early, late), before, after)
-                found.setdefault((change.instant, before, after), change)
-    return list(found.values())
+                changes.setdefault((change.instant, before, after), change)
+    return list(changes.values())
 
 
 def _offset(zone: ZoneInfo, moment: datetime) -> timedelta | None:
@@ -261,5 +261,5 @@ def test_both_readings_are_as_was_worked_out_by_hand(case):
     _, cron, zone, start, hours, slots = case
     _, after, until = window(zone, start, hours)
     assert [slot.strftime("%dT%H:%M") for slot in oracle.slots(cron, zone, after, until)] == slots
-    found = Schedule(cron, zone).between(after, until)
-    assert [slot.strftime("%dT%H:%M") for slot in found] == slots
+    between = Schedule(cron, zone).between(after, until)
+    assert [slot.strftime("%dT%H:%M") for slot in between] == slots

@@ -50,7 +50,7 @@ def test_commands_show_definitions_in_utc(
     jobs.task(name="daily", schedule="@daily")(lambda: None)
     run = app.test_cli_runner().invoke
     assert run(args=["jobs", "tick"]).exit_code == 0
-    done = run(args=["jobs", "admin", *command])
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    assert "Traceback" not in done.output
-    assert done.output
+    result = run(args=["jobs", "admin", *command])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert result.output

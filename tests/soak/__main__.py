@@ -116,18 +116,18 @@ def soak(this: Soak) -> int:
 
 
 def _judge(this: Soak, history: History) -> int:
-    found = violations(history)
-    failed = sum(map(bool, found.values()))
-    for name, violated in found.items():
+    by_check = violations(history)
+    failed = sum(map(bool, by_check.values()))
+    for name, violated in by_check.items():
         print(f"{'FAIL' if violated else 'ok  '}  {name}")
         for violation in violated[:10]:
             print(f"      {violation}")
         if len(violated) > 10:
             print(f"      and {len(violated) - 10} more")
-    print(f"{len(found) - failed} passed, {failed} failed", flush=True)
+    print(f"{len(by_check) - failed} passed, {failed} failed", flush=True)
     if failed:
-        (this.folder / "explained").write_text(explain(history, found))
-        first = {name: violated[:SHOWN] for name, violated in found.items()}
+        (this.folder / "explained").write_text(explain(history, by_check))
+        first = {name: violated[:SHOWN] for name, violated in by_check.items()}
         print("".join(f"  {line}\n" for line in explain(history, first, faults=False).split("\n")))
         for error, number in Counter(errors(_logs(this))).most_common(SHOWN_ERRORS):
             print(f"  {number} times in the hosts' logs: {error}")
@@ -172,7 +172,10 @@ def _trouble(
         (this.folder / "stop").touch()
     for host in hosts:
         host.wait(DRAIN)
-    left = [f"the process {each.pid} of the tick {each.group}" for each in watcher.left(LEFT)]
+    behind_ticks = [
+        f"the process {behind_ticks.pid} of the tick {behind_ticks.group}"
+        for behind_ticks in watcher.left(LEFT)
+    ]
     watcher.stop()
     for error in (nemesis.error, *(load.error for load in loads)):
         if error is not None:
@@ -181,7 +184,7 @@ def _trouble(
     history.calm_since, history.orphans = calm_since, watcher.awake
     with repeatable.app_context():
         soak_app.db.engine.dispose()
-    history.behind, history.left = behind, left + _connections(app)
+    history.behind, history.left = behind, behind_ticks + _connections(app)
     _tell(this, history, loads)
     return history
 
@@ -269,22 +272,22 @@ def _rows_left(
     :param before: a statement to run each time before.
     """
     statement = text(sql).bindparams(bindparam("odd", expanding=True))
-    left = [-1]
-    while left and time.monotonic() < until:
+    pending = [-1]
+    while pending and time.monotonic() < until:
         with app.app_context():
             try:
                 if before is not None:
                     soak_app.db.session.execute(text(before))
                     soak_app.db.session.commit()
-                left = list(soak_app.db.session.scalars(statement, {"odd": odd}))
+                pending = list(soak_app.db.session.scalars(statement, {"odd": odd}))
             except SQLAlchemyError:
                 soak_app.db.session.rollback()
         time.sleep(0.2)
-    return left
+    return pending
 
 
 def _history(this: Soak, app: Flask, loads: list[Load], database: DatabaseFaults) -> History:
-    watched = {id_: each for load in loads for id_, each in load.watched.items()}
+    watched = {id_: row for load in loads for id_, row in load.watched.items()}
     logs = _logs(this)
     doctor = app.test_cli_runner().invoke(args=["jobs", "admin", "doctor"])
     (this.folder / "doctor").write_text(doctor.output + repr(doctor.exception or ""))
@@ -300,7 +303,7 @@ def _history(this: Soak, app: Flask, loads: list[Load], database: DatabaseFaults
     history.watchdogs = logs.count("Timeout (0:")
     history.enqueued = set().union(*(load.enqueued for load in loads))
     history.retried = set().union(*(load.retried for load in loads))
-    history.watched = [replace(each, following=following[id_]) for id_, each in watched.items()]
+    history.watched = [replace(row, following=following[id_]) for id_, row in watched.items()]
     return history
 
 
@@ -320,16 +323,16 @@ def _connections(app: Flask) -> list[str]:
         soak_app.db.session.remove()
         engine = soak_app.db.engine
         engine.dispose()
-        left = 0
+        remaining = 0
         if engine.dialect.name == "postgresql":
             until = time.monotonic() + LEFT
             with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                while left := connection.execute(_CONNECTIONS).scalar_one():
+                while remaining := connection.execute(_CONNECTIONS).scalar_one():
                     if time.monotonic() > until:
                         break
                     time.sleep(0.2)
         engine.dispose()
-    return [f"{left} connections to the server"] if left else []
+    return [f"{remaining} connections to the server"] if remaining else []
 
 
 def _tell(this: Soak, history: History, loads: list[Load]) -> None:
@@ -341,9 +344,7 @@ def _tell(this: Soak, history: History, loads: list[Load]) -> None:
     reclaimed = sum(change.reclaimed for change in history.handovers)
     doubts = sum(state != "done" for state in history.effects.values())
     settled = sum(odd.handled for odd in history.odd)
-    longest = max(
-        (each.ended - each.began for each in history.ticks if not each.resident), default=0
-    )
+    longest = max((t.ended - t.began for t in history.ticks if not t.resident), default=0)
     orphaned = max(history.orphans.values(), default=0)
     print(f"hosts: {len(HOSTS)}, clocks {skews}")
     print(f"faults: {_counts(Counter(fault.what for fault in history.faults))}")

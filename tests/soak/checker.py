@@ -104,7 +104,7 @@ def _slots_of(run: Run) -> list[datetime]:
 
 def effects_happen_once(history: History) -> Iterator[str]:
     """An effect happened once if its mark says so, and never twice, in doubt or not."""
-    happened = Counter(said.key for said in history.said if said.what == "effect")
+    happened = Counter(line.key for line in history.said if line.what == "effect")
     for key, times in happened.items():
         if times > _most(history, key):
             yield f"the effect {key} happened {times} times"
@@ -148,12 +148,12 @@ def rows_of_rolled_back_transactions_are_gone(history: History) -> Iterator[str]
 def atomic_work_is_there_exactly_once(history: History) -> Iterator[str]:
     """A row for each atomic run that succeeded, and for no other; and the steps in their order."""
     for run in history.runs:
-        left, succeeded = history.entries[run.id], run.status == "succeeded"
-        wanted = [""] if succeeded and run.job_type == "atomic" else []
+        entries, succeeded = history.entries[run.id], run.status == "succeeded"
+        expected = [""] if succeeded and run.job_type == "atomic" else []
         if run.job_type == "in_steps":
-            wanted = list(STEPS if succeeded else STEPS[: len(left)])
-        if left != wanted:
-            yield f"run {run.id} ({run.status}) left {left}, not {wanted}"
+            expected = list(STEPS if succeeded else STEPS[: len(entries)])
+        if entries != expected:
+            yield f"run {run.id} ({run.status}) left {entries}, not {expected}"
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,9 @@ def no_executions_overlap(history: History) -> Iterator[str]:
     beside its successor for as long as `UNWIND` allows, counted while its process was awake.
     """
     for run_id, executions in _by_run(history).items():
-        for said in _too_late(history, executions):
+        for line in _too_late(history, executions):
             yield (
-                f"run {run_id}: the execution under {said.token} {said.what} at {said.at:.3f}, "
+                f"run {run_id}: the execution under {line.token} {line.what} at {line.at:.3f}, "
                 "after the next had begun"
             )
 
@@ -212,23 +212,25 @@ def _freezes(fault: Fault, pid: int) -> bool:
 
 def _executions(history: History) -> list[Execution]:
     """All executions, in the order of their claims."""
-    lost = {(change.run_id, change.old_token) for change in history.handovers if change.reclaimed}
+    expired = {
+        (change.run_id, change.old_token) for change in history.handovers if change.reclaimed
+    }
     lines: dict[tuple[int, str], list[Said]] = defaultdict(list)
-    for said in sorted(history.said, key=lambda said: said.at):
-        lines[said.run, said.token].append(said)
+    for line in sorted(history.said, key=lambda line: line.at):
+        lines[line.run, line.token].append(line)
     claims = [
         (change.run_id, change.new_token)
         for change in history.handovers
         if change.new_token is not None
     ]
-    return [Execution(*claim, claim in lost, lines[claim]) for claim in claims]
+    return [Execution(*claim, claim in expired, lines[claim]) for claim in claims]
 
 
 def _by_run(history: History) -> dict[int, list[Execution]]:
-    found: dict[int, list[Execution]] = defaultdict(list)
+    by_run: dict[int, list[Execution]] = defaultdict(list)
     for execution in _executions(history):
-        found[execution.run].append(execution)
-    return found
+        by_run[execution.run].append(execution)
+    return by_run
 
 
 def no_stale_write_is_accepted(history: History) -> Iterator[str]:
@@ -238,7 +240,7 @@ def no_stale_write_is_accepted(history: History) -> Iterator[str]:
         for change in history.handovers
         if change.new_status == "succeeded"
     }
-    ended = {(said.run, said.token) for said in history.said if said.what == "ended"}
+    ended = {(line.run, line.token) for line in history.said if line.what == "ended"}
     for run in history.runs:
         if run.status != "succeeded":
             continue
@@ -269,7 +271,7 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
         return "it began under a used token" if used_before else None
     claimed = change.new_status == "running"
     released = change.old_status == "running" and change.new_attempts < change.old_attempts
-    wanted = change.old_attempts + (1 if claimed else -1 if released else 0)
+    expected = change.old_attempts + (1 if claimed else -1 if released else 0)
     if change.old_status == "running" and claimed:
         return "claimed while it was held"
     if claimed and change.new_token is None:
@@ -278,7 +280,7 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
         return f"the token {change.new_token} was used before"
     if not claimed and change.new_token is not None:
         return "held, and not running"
-    if change.new_attempts != wanted:
+    if change.new_attempts != expected:
         return f"attempts went from {change.old_attempts} to {change.new_attempts}"
     if change.reclaimed and not change.expired:
         return "reclaimed before the lease ran out"
@@ -302,8 +304,8 @@ def failures_match_attempts(history: History) -> Iterator[str]:
         failed[failure.run_id].append(failure.attempt)
     for run in history.runs:
         attempts = sorted(failed.get(run.id, []))
-        wanted = _failed_attempts(run)
-        if attempts not in [list(range(1, most + 1))[-FAILURES_KEPT:] for most in wanted]:
+        expected = _failed_attempts(run)
+        if attempts not in [list(range(1, most + 1))[-FAILURES_KEPT:] for most in expected]:
             yield f"run {run.id} ({run.status}, {run.attempts} attempts) has failures {attempts}"
         if run.attempts > run.max_attempts:
             yield f"run {run.id} has {run.attempts} attempts of {run.max_attempts}"
@@ -320,15 +322,15 @@ def _failed_attempts(run: Run) -> tuple[int, ...]:
 
 def limits_hold(history: History) -> Iterator[str]:
     """No two of a ``concurrency=1`` key are executed at once, as `no_executions_overlap` counts."""
-    found: dict[str, list[Execution]] = defaultdict(list)
+    by_key: dict[str, list[Execution]] = defaultdict(list)
     for execution in _executions(history):
-        for said in execution.said:
+        for line in execution.said:
             # Those of a rate key begin one after the other, and may then be at work at once.
-            if said.key and said.what == "begun" and not said.key.startswith("rate:"):
-                found[said.key].append(execution)
-    for key, executions in found.items():
-        for said in _too_late(history, executions):
-            yield f"the key {key}: run {said.run} {said.what} while the next run was at work"
+            if line.key and line.what == "begun" and not line.key.startswith("rate:"):
+                by_key[line.key].append(execution)
+    for key, executions in by_key.items():
+        for line in _too_late(history, executions):
+            yield f"the key {key}: run {line.run} {line.what} while the next run was at work"
 
 
 def order_is_kept(history: History) -> Iterator[str]:
@@ -337,28 +339,28 @@ def order_is_kept(history: History) -> Iterator[str]:
     But for those that an operator has retried: they come late.
     """
     latest: dict[str, int] = {}
-    for said in history.said:
-        if said.what != "begun" or not (said.key or "").startswith("order:"):
+    for line in history.said:
+        if line.what != "begun" or not (line.key or "").startswith("order:"):
             continue
-        if said.run in history.retried:
+        if line.run in history.retried:
             continue
-        key, before = said.key or "", latest.get(said.key or "", 0)
-        if said.run < before:
-            yield f"the key {key}: run {said.run} began after run {before}"
-        latest[key] = max(said.run, before)
+        key, before = line.key or "", latest.get(line.key or "", 0)
+        if line.run < before:
+            yield f"the key {key}: run {line.run} began after run {before}"
+        latest[key] = max(line.run, before)
 
 
 def rates_hold(history: History) -> Iterator[str]:
     """No window of a rate key has more attempts than its length allows, and the burst."""
     number, seconds, burst = RATE
     times: dict[str, list[float]] = {}
-    for said in history.said:
-        if said.what == "begun" and said.started is not None and said.key is not None:
-            times.setdefault(said.key, []).append(said.started)
-    for key, begun in times.items():
+    for line in history.said:
+        if line.what == "begun" and line.started is not None and line.key is not None:
+            times.setdefault(line.key, []).append(line.started)
+    for key, starts in times.items():
         # How long after attempts at the rate alone each began; the most that it was until then.
         behind = most = float("-inf")
-        for place, at in enumerate(sorted(begun)):
+        for place, at in enumerate(sorted(starts)):
             behind = at - place * seconds / number
             most = max(most, behind)
             # SQLite rounds to milliseconds.
@@ -407,9 +409,9 @@ def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
     """
     types = {run.id: run.job_type for run in history.runs}
     killed = [
-        said.at
-        for said in history.said
-        if said.what == "begun" and said.attempt == 1 and types.get(said.run) == "killing"
+        line.at
+        for line in history.said
+        if line.what == "begun" and line.attempt == 1 and types.get(line.run) == "killing"
     ]
     for tick in history.ticks:
         calm = tick.began > history.calm_since + CALM
@@ -424,11 +426,11 @@ def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
 
 def _locks_of_handlers(history: History, but: int | None = None) -> list[tuple[float, float]]:
     """When handlers kept SQLite's write lock; not those in the process *but*."""
-    ended = {said.token: said.at for said in history.said if said.what == "ended"}
+    ended = {line.token: line.at for line in history.said if line.what == "ended"}
     return [
-        (said.at, ended.get(said.token, said.at))
-        for said in history.said
-        if said.what == "locked" and said.pid != but
+        (line.at, ended.get(line.token, line.at))
+        for line in history.said
+        if line.what == "locked" and line.pid != but
     ]
 
 

@@ -16,10 +16,10 @@ def explain(history: History, found: Mapping[str, Sequence[str]], faults: bool =
 
 def errors(logs: str) -> list[str]:
     """The lines of *logs* that end a traceback or tell how a command failed, without numbers."""
-    found = re.findall(
+    lines = re.findall(
         r"^(?:[\w.]*(?:Error|Trouble|Lost)|Fatal Python error): .*", logs, re.MULTILINE
     )
-    return [re.sub(r"\d+", "N", line)[:160] for line in found]
+    return [re.sub(r"\d+", "N", line)[:160] for line in lines]
 
 
 def _violations(history: History, found: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -46,9 +46,9 @@ def _about(fault: object) -> str:
 
 def _of_run(history: History, run_id: int) -> Iterator[str]:
     yield from (f"  {run}" for run in history.runs if run.id == run_id)
-    yield from (f"  {each}" for each in history.handovers if each.run_id == run_id)
-    yield from (f"  {each}" for each in history.failures if each.run_id == run_id)
-    yield from (f"  {said}" for said in history.said if said.run == run_id)
+    yield from (f"  {row}" for row in history.handovers if row.run_id == run_id)
+    yield from (f"  {row}" for row in history.failures if row.run_id == run_id)
+    yield from (f"  {line}" for line in history.said if line.run == run_id)
 
 
 def _of_tick(history: History, pid: int) -> Iterator[str]:

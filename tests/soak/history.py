@@ -228,7 +228,7 @@ def keep_deleted(engine: Engine) -> None:
             )
             deed = "EXECUTE FUNCTION soak_keep()"
             if sqlite:
-                names = [each["name"] for each in inspect(connection).get_columns(table)]
+                names = [column["name"] for column in inspect(connection).get_columns(table)]
                 old = ", ".join(f"OLD.{name}" for name in names)
                 deed = f"BEGIN INSERT INTO soak_gone_{table} VALUES ({old}, {_SQLITE_NOW}); END"
             connection.exec_driver_sql(
@@ -242,10 +242,10 @@ def _with_deleted(connection: Connection, table: str) -> str:
     Without the triggers of `keep_deleted`, there are only those it has.
     """
     time = "text" if connection.dialect.name == "sqlite" else "timestamptz"
-    there = f"SELECT {table}.*, CAST(NULL AS {time}) AS gone_at FROM {table}"
+    current = f"SELECT {table}.*, CAST(NULL AS {time}) AS gone_at FROM {table}"
     if not inspect(connection).has_table(f"soak_gone_{table}"):
-        return f"({there}) AS {table}"
-    return f"({there} UNION ALL SELECT * FROM soak_gone_{table}) AS {table}"
+        return f"({current}) AS {table}"
+    return f"({current} UNION ALL SELECT * FROM soak_gone_{table}) AS {table}"
 
 
 def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
@@ -257,7 +257,7 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
     with engine.connect() as connection:
         return History(
             runs=read_runs(connection, left_out),
-            failures=[each for each in read_failures(connection) if each.run_id not in left_out],
+            failures=[row for row in read_failures(connection) if row.run_id not in left_out],
             batches=read_batches(connection),
             **_read_effects(connection),
             entries=_read_entries(connection),
@@ -266,7 +266,7 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
                 for row in _rows(connection, "SELECT * FROM soak_audit ORDER BY id")
                 if row.run_id not in left_out
             ],
-            said=[said for said in read_trace(folder / "trace") if said.run not in left_out],
+            said=[line for line in read_trace(folder / "trace") if line.run not in left_out],
             ticks=read_ticks(folder),
             faults=timeline.read(folder / "timeline"),
             odd=odd,
@@ -350,7 +350,7 @@ def read_failures(connection: Connection) -> list[Failure]:
 def read_trace(trace: Path) -> list[Said]:
     """The lines that handlers have said, in the order of time."""
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
-    return sorted((Said(**line) for line in lines), key=lambda said: said.at)
+    return sorted((Said(**line) for line in lines), key=lambda line: line.at)
 
 
 def read_ticks(folder: Path) -> list[Tick]:

@@ -151,13 +151,13 @@ class Command:
 
     def _wait(self, pid: int, began: float, reader: int | None) -> int:
         while True:
-            done, status = os.waitpid(pid, os.WNOHANG)
+            ended, status = os.waitpid(pid, os.WNOHANG)
             now = time.monotonic()
             over = now >= began + (self._blocked_for or 0) or self._calm.exists()
-            if reader is not None and (done or over):
+            if reader is not None and (ended or over):
                 self._unblock(pid, began, reader)
                 reader = None
-            if done:
+            if ended:
                 return status
             self._drain()
             over = now >= began + self._life or (self._resident and self._stop.exists())
@@ -204,13 +204,13 @@ class Command:
 
 def _signalling(at: str, count: int, number: signal.Signals, what: str) -> Callable[[str], None]:
     """A `failpoints.reach` that sends its own process a signal the *count*-th time."""
-    left = count
+    remaining = count
 
     def reach(point: str) -> None:
-        nonlocal left
+        nonlocal remaining
         if point == at:
-            left -= 1
-            if left == 0:
+            remaining -= 1
+            if remaining == 0:
                 timeline.note(what, pid=os.getpid(), group=os.getpgrp(), note=point)
                 os.kill(os.getpid(), number)
 

@@ -87,9 +87,7 @@ class Nemesis(threading.Thread):
         """Kill the parent of a pool of workers."""
         living = self._processes.living()
         parents = {process.parent for process in living}
-        self._send(
-            signal.SIGKILL, "parents killed", [each for each in living if each.pid in parents]
-        )
+        self._send(signal.SIGKILL, "parents killed", [p for p in living if p.pid in parents])
 
     def _freeze(self) -> None:
         if process := self._victim():

@@ -111,8 +111,8 @@ def look_after(connection: Connection, odd: list[Odd], reports: str) -> None:
     """Note what became of each odd row, and whether *reports* name it."""
     for row in odd:
         row.reported = re.search(rf"\b{re.escape(row.name)}\b", reports) is not None
-        found = connection.execute(text(_STATE[row.table]), {"id": row.id}).scalar()
-        row.handled = _is_settled(row.table, found)
+        state = connection.execute(text(_STATE[row.table]), {"id": row.id}).scalar()
+        row.handled = _is_settled(row.table, state)
 
 
 _STATE = {

@@ -45,8 +45,8 @@ class Processes:
         """All but the hosts themselves, without zombies."""
         pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
         self._ours = {pid: ours for pid, ours in self._ours.items() if pid in pids}
-        found = [_look(pid) for pid in sorted(pids - self.hosts) if self._is_ours(pid)]
-        return [process for process in found if process is not None]
+        processes = [_look(pid) for pid in sorted(pids - self.hosts) if self._is_ours(pid)]
+        return [process for process in processes if process is not None]
 
     def _is_ours(self, pid: int) -> bool:
         if pid not in self._ours:

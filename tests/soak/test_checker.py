@@ -52,14 +52,14 @@ def claim(run: int, attempt: int, old: str = "queued") -> Handover:
 
 def end(run: int, attempt: int, status: str, **more: object) -> Handover:
     token = f"{run}/{attempt}"
-    made = Handover(run, "running", status, token, None, attempt, attempt)
-    return replace(made, **more)  # type: ignore[arg-type]
+    handover = Handover(run, "running", status, token, None, attempt, attempt)
+    return replace(handover, **more)  # type: ignore[arg-type]
 
 
 def lawful() -> History:
     """One run of each fate: at once, reclaimed while frozen, an effect, atomic, slots, a limit."""
     skip = {"skipped": 2, "from": minutes(0).isoformat(), "to": minutes(1).isoformat()}
-    lost = {"error_type": "WorkerLost", "expired": True}
+    values = {"error_type": "WorkerLost", "expired": True}
     return History(
         runs=[
             Run(1, "plain", "succeeded", 1, 9, result={"token": "1/1"}),
@@ -93,7 +93,7 @@ def lawful() -> History:
         entries=defaultdict(list, {4: [""], 16: list(STEPS[:2])}),
         handovers=[
             *(claim(1, 1), end(1, 1, "succeeded")),
-            *(claim(2, 1), end(2, 1, "failed", **lost)),
+            *(claim(2, 1), end(2, 1, "failed", **values)),
             *(claim(2, 2, "failed"), end(2, 2, "succeeded")),
             *(claim(3, 1), end(3, 1, "succeeded")),
             *(claim(4, 1), end(4, 1, "succeeded")),
@@ -101,9 +101,9 @@ def lawful() -> History:
             *(claim(7, 1), end(7, 1, "dead", error_type="RuntimeError")),
             *(claim(8, 1), end(8, 1, "succeeded")),
             *(claim(9, 1), end(9, 1, "succeeded")),
-            *(claim(10, 1), end(10, 1, "failed", **lost)),
+            *(claim(10, 1), end(10, 1, "failed", **values)),
             *(claim(10, 2, "failed"), end(10, 2, "succeeded")),
-            *(claim(11, 1), end(11, 1, "failed", **lost)),
+            *(claim(11, 1), end(11, 1, "failed", **values)),
             *(claim(11, 2, "failed"), end(11, 2, "succeeded")),
             *(claim(12, 1), end(12, 1, "succeeded")),
         ],
@@ -189,7 +189,7 @@ def put(name: str, key: object, value: object) -> Change:
 
 def gone(name: str, is_gone: Callable[[Any], bool]) -> Change:
     def remove(history: History) -> None:
-        setattr(history, name, [each for each in getattr(history, name) if not is_gone(each)])
+        setattr(history, name, [row for row in getattr(history, name) if not is_gone(row)])
 
     return remove
 
@@ -214,7 +214,7 @@ def in_order(run_id: int, at: float) -> Said:
 def rated(faster: float) -> list[Said]:
     """Attempts of a rate key, so much faster than they may be, for so long that it shows."""
     number, seconds, _ = RATE
-    times = (100 + each * seconds / number / faster for each in range(300))
+    times = (100 + n * seconds / number / faster for n in range(300))
     return [Said("begun", 6, 200, 1, "", "rate:2", 1, at) for at in times]
 
 
@@ -298,7 +298,7 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     "rates_hold": {
         "too many at once": more(
             "said",
-            *(Said("begun", 6, each, 1, "", "rate:1", 1, 100 + each / 50) for each in range(5)),
+            *(Said("begun", 6, n, 1, "", "rate:1", 1, 100 + n / 50) for n in range(5)),
         ),
         "a little too many for long": more("said", *rated(1.01)),
     },
@@ -347,19 +347,19 @@ def test_a_lawful_history_violates_nothing(what: str) -> None:
 
 @pytest.mark.parametrize("check", [check.__name__ for check in CHECKS])
 def test_a_corrupted_history_violates(check: str) -> None:
-    for what, corrupt in CORRUPTIONS[check].items():
+    for fault, corrupt in CORRUPTIONS[check].items():
         history = lawful()
         corrupt(history)
-        assert violations(history)[check] != [], what
+        assert violations(history)[check] != [], fault
 
 
 def test_an_explanation_tells_all_of_the_run() -> None:
     history = lawful()
     CORRUPTIONS["no_executions_overlap"]["no lease was lost"](history)
-    told = explain(history, violations(history))
-    assert "no_executions_overlap: run 2" in told
-    assert "Said(what='begun', at=5, run=2" in told
-    assert "8.900: freezes, pid 201" in told
+    text = explain(history, violations(history))
+    assert "no_executions_overlap: run 2" in text
+    assert "Said(what='begun', at=5, run=2" in text
+    assert "8.900: freezes, pid 201" in text
 
 
 def test_errors_in_logs_are_told_apart_from_what_runs_printed() -> None:

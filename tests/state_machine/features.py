@@ -244,15 +244,15 @@ class EffectMachine(StoreMachine):
                 owner,
             )
             if mark.state == "in_doubt" and redoes:
-                given = self.books, key, owner, claim.token, claim.id, 60
-                assert once_effects.take_over(*given)
-                assert once_effects.take_over(*given) == (owner == claim.token)
+                values = self.books, key, owner, claim.token, claim.id, 60
+                assert once_effects.take_over(*values)
+                assert once_effects.take_over(*values) == (owner == claim.token)
                 self.marks[key] = claim.token, claim.id, "begun"
 
     def is_alive(self, token: str, id_: int) -> bool:
         now = self.books.dialect.now
-        held = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND {RUNNING}"
-        return bool(self.sql(f"{held} AND locked_until > {now}", id=id_, token=token))
+        query = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND {RUNNING}"
+        return bool(self.sql(f"{query} AND locked_until > {now}", id=id_, token=token))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), key=st.sampled_from(["e", "f"]))
@@ -286,10 +286,10 @@ class KeyMachine(StoreMachine):
 
     def enqueue_any(self, key: str, unique_while: Any, replace: Any, **given: Any) -> None:
         """Enqueue with a key, whose run waits if it may be replaced, and with its own payload."""
-        held = "waiting" if replace else unique_while
+        lasts = "waiting" if replace else unique_while
         payload = {"version": next(self.numbers)}
         self.enqueue_with_key(
-            ModelRun(2, payload=payload, key=key, unique_while=held, **given), replace
+            ModelRun(2, payload=payload, key=key, unique_while=lasts, **given), replace
         )
 
     @rule(replace=st.sampled_from([False, True]), released=st.sampled_from([0, 1, 2]))
@@ -339,16 +339,16 @@ class StepMachine(StoreMachine):
             return False
         row = StepRow(name, kind, finished=kind == "step")
         with Session(self.engine) as session:
-            written, held = steps.write(session.connection(), claim, row, 0.0, delay)
-            assert (held is not None) == holds
-            if held is None:
+            row_id, holder = steps.write(session.connection(), claim, row, 0.0, delay)
+            assert (holder is not None) == holds
+            if holder is None:
                 return False
             session.commit()
         step = run.comes_to(name, kind, delay)
-        assert written is not None
-        assert (written.finished, written.waits) == (step.ended, not step.ended)
-        assert (held.max_attempts, held.forgiven) == (run.max_attempts, run.forgiven)
-        assert (held.cancel_requested_at is not None) == run.cancel_requested
+        assert row_id is not None
+        assert (row_id.finished, row_id.waits) == (step.ended, not step.ended)
+        assert (holder.max_attempts, holder.forgiven) == (run.max_attempts, run.forgiven)
+        assert (holder.cancel_requested_at is not None) == run.cancel_requested
         return not step.ended
 
     @precondition(lambda self: self.runs)
@@ -359,8 +359,8 @@ class StepMachine(StoreMachine):
         assert self.transaction(lambda c, _: steps.waits_for(c, id_, name)) == (
             None if waits_for == name else waits_for
         )
-        sent = self.transaction(lambda c, _: steps.signal(c, id_, name, 1))
-        assert sent == self.runs[id_].signal(name)
+        accepted = self.transaction(lambda c, _: steps.signal(c, id_, name, 1))
+        assert accepted == self.runs[id_].signal(name)
 
     @rule(name=st.sampled_from(["z", "w1"]), ends=st.sampled_from(["signal", "time", None]))
     def wait_to_the_end(self, name: str, ends: str | None) -> None:
@@ -370,8 +370,8 @@ class StepMachine(StoreMachine):
             self.pause_at(claim, name, 60.0)
             run = self.runs[claim.id]
             if ends == "signal" and name == "w1":
-                sent = self.transaction(lambda c, _, id_=claim.id: steps.signal(c, id_, name, 1))
-                assert sent == run.signal(name)
+                heard = self.transaction(lambda c, _, id_=claim.id: steps.signal(c, id_, name, 1))
+                assert heard == run.signal(name)
             elif ends == "time":
                 self.step_clock(90)
 
@@ -416,20 +416,20 @@ class RateMachine(StoreMachine):
         """
         chosen = []
         ready = self.due_at_rate("ready")
-        left = self.free - sum(not self.model.is_busy(run.concurrency) for run in ready)
+        capacity = self.free - sum(not self.model.is_busy(run.concurrency) for run in ready)
         for run in self.due_at_rate("waits"):
-            if left > 0:
+            if capacity > 0:
                 chosen.append(run)
-                left -= not self.model.is_busy(run.concurrency)
+                capacity -= not self.model.is_busy(run.concurrency)
         return chosen
 
     @rule()
     def open_starts(self) -> None:
         waits, free = bool(self.due_at_rate("waits")), self.free
         chosen = self.let_begin()
-        found = rates.open_starts(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
-        assert found.opened == len(chosen)
-        assert (found.wait is not None) == (waits and not free)
+        answer = rates.open_starts(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
+        assert answer.opened == len(chosen)
+        assert (answer.wait is not None) == (waits and not free)
         for run in chosen:
             run.rate = "ready"
 
@@ -445,19 +445,19 @@ class RateMachine(StoreMachine):
     def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         refused = rates.spend(self.books, {"t": RATE}, claims) if claims else {}
         limited = [claim for claim in claims if self.runs[claim.id].rate is not None]
-        got = [claim for claim in limited if claim.id not in refused]
-        assert got == limited[: self.free]
-        for claim in got:
+        granted = [claim for claim in limited if claim.id not in refused]
+        assert granted == limited[: self.free]
+        for claim in granted:
             (row,) = self.sql("SELECT started_at FROM job_runs WHERE id = :id", id=claim.id)
             self.begun[claim.identity] = stored_time(row.started_at)
             self.ahead = max(0, self.ahead) + 1
-        return [claim for claim in limited if claim not in got]
+        return [claim for claim in limited if claim not in granted]
 
     def record(self, outcome: Outcome) -> frozenset[int]:
         if not self.holds_rate:
             return super().record(outcome)
-        asked = outcome._replace(holds_rate=True)
-        return rates.record_and_hold(self.books, asked, RATE).recorded
+        delayed = outcome._replace(holds_rate=True)
+        return rates.record_and_hold(self.books, delayed, RATE).recorded
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), hours=st.integers(0, 2))
@@ -482,7 +482,7 @@ class RateMachine(StoreMachine):
                 tat=moved,
             )
         self.ahead -= hours
-        self.begun = {which: at - past for which, at in self.begun.items()}
+        self.begun = {key: at - past for key, at in self.begun.items()}
         self.step_clock(hours * 3600)
 
     @invariant()
@@ -515,8 +515,8 @@ class MixedMachine(KeyMachine, StepMachine, RateMachine):
         self, key: str, unique_while: Any, replace: Any, rated: bool, concurrency: str | None
     ) -> None:
         """Enqueue a run with all of it, perhaps in the place of another."""
-        given = {"rate": "waits" if rated else None, "strict": concurrency == ORDERED}
-        self.enqueue_any(key, unique_while, replace, concurrency=concurrency, **given)
+        values = {"rate": "waits" if rated else None, "strict": concurrency == ORDERED}
+        self.enqueue_any(key, unique_while, replace, concurrency=concurrency, **values)
 
     @rule(name=st.sampled_from(["s1", "z", "w1"]), replace=st.booleans(), dies=st.booleans())
     def begin_at_rate_and_pause(self, name: str, replace: bool, dies: bool) -> None:

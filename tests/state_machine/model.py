@@ -219,7 +219,7 @@ class Model:
 
     def comes_first(self, id_: int) -> bool:
         """Whether no earlier run of the one strict order is to end before."""
-        earlier = (run for other, run in self.runs.items() if other < id_)
+        earlier = (run for other_id, run in self.runs.items() if other_id < id_)
         return not self.runs[id_].strict or not any(run.has_place for run in earlier)
 
     def is_busy(self, concurrency: str | None) -> bool:

@@ -198,8 +198,8 @@ class StoreMachine(RuleBasedStateMachine):
         assert first == {claim.id for claim in claimed if self.model.comes_first(claim.id)}
         too_early = self.without_slot(claimed)
         back = [claim for claim in claimed if claim.id not in first or claim in too_early]
-        outcomes = [Outcome(each.id, token, "released", each.attempt, "t") for each in back]
-        assert record_and_claim(self.books, outcomes, None).recorded == {each.id for each in back}
+        outcomes = [Outcome(claim.id, token, "released", claim.attempt, "t") for claim in back]
+        assert record_and_claim(self.books, outcomes, None).recorded == {claim.id for claim in back}
         for claim in back:
             self.runs[claim.id].finalize("released")
         if opens:
@@ -283,9 +283,9 @@ class StoreMachine(RuleBasedStateMachine):
     def release_token(self, data: st.DataObject) -> None:
         """Give back all that is held under a token, as if the answer of its claim was lost."""
         token = data.draw(st.sampled_from(self.held)).token
-        held = [run for run in self.runs.values() if run.token == token]
+        runs = [run for run in self.runs.values() if run.token == token]
         assert release_token(self.books, token)
-        for run in held:
+        for run in runs:
             run.finalize("released")
 
     @rule()
@@ -367,8 +367,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.used |= self.runs.keys()
         for id_, run in self.runs.items():
             row = rows[id_]
-            for name, wanted in self.columns_of(run).items():
-                assert getattr(row, name) == wanted, (id_, name)
+            for name, expected in self.columns_of(run).items():
+                assert getattr(row, name) == expected, (id_, name)
             assert stored_json(row.payload) == run.payload
             assert row.attempts <= row.max_attempts
             assert (row.finished_at is not None) == (run.status in TERMINAL)
@@ -402,9 +402,9 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def each_failed_attempt_has_one_row(self) -> None:
         rows = self.sql("SELECT run_id, attempt FROM job_failures ORDER BY attempt")
-        kept = sorted((row.run_id, row.attempt) for row in rows)
-        wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
-        assert kept == sorted(wanted)
+        stored = sorted((row.run_id, row.attempt) for row in rows)
+        expected = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
+        assert stored == sorted(expected)
 
     @invariant()
     def one_run_at_most_has_an_idempotency_key(self) -> None:
@@ -414,11 +414,11 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def steps_are_the_model(self) -> None:
         rows = self.sql("SELECT run_id, name, kind, attempt, finished_at FROM job_steps")
-        kept = {
+        stored = {
             (row.run_id, row.name): (row.kind, row.attempt is not None, row.finished_at is not None)
             for row in rows
         }
-        assert kept == {
+        assert stored == {
             (id_, name): (step.kind, step.placed, step.ended)
             for id_, run in self.runs.items()
             for name, step in run.steps.items()

@@ -139,8 +139,8 @@ class Store:
         with Session(self.kit.engine) as session:
             session.execute(text("INSERT INTO work VALUES (:name)"), {"name": name})
             connection = session.connection()
-            _, held = steps.write(connection, claim, StepRow(name, "step", finished=True))
-            if held is not None:
+            _, holder = steps.write(connection, claim, StepRow(name, "step", finished=True))
+            if holder is not None:
                 session.commit()
                 self.at[worker] += 1
 
@@ -154,10 +154,10 @@ class Store:
     def seen(self) -> tuple[object, ...]:
         """What is in the tables."""
         row = self.kit.get(self.id)
-        done = [each.name for each in self.kit.sql("SELECT name FROM job_steps ORDER BY id")]
-        work = [each.name for each in self.kit.sql("SELECT name FROM work ORDER BY name")]
-        assert done == work
-        return row.status, row.attempts, row.max_attempts, row.forgiven, len(done)
+        recorded = [row.name for row in self.kit.sql("SELECT name FROM job_steps ORDER BY id")]
+        work = [row.name for row in self.kit.sql("SELECT name FROM work ORDER BY name")]
+        assert recorded == work
+        return row.status, row.attempts, row.max_attempts, row.forgiven, len(recorded)
 
     def forget(self) -> None:
         """Empty the tables."""
@@ -168,24 +168,24 @@ class Store:
 @pytest.fixture
 def kit(database_url: str) -> Iterator[Kit]:
     """The store, and a table for the work of steps."""
-    made = Kit.on(database_url)
-    made.sql("CREATE TABLE work (name text PRIMARY KEY)")
-    yield made
-    made.close()
+    kit = Kit.on(database_url)
+    kit.sql("CREATE TABLE work (name text PRIMARY KEY)")
+    yield kit
+    kit.close()
 
 
 @pytest.mark.slow
 def test_no_history_does_a_step_twice(kit: Kit) -> None:
-    found, edge = {World()}, [World()]
+    worlds, edge = {World()}, [World()]
     while edge:
-        edge = [new for world in edge for new in dict.fromkeys(world.next()) if new not in found]
+        edge = [new for world in edge for new in dict.fromkeys(world.next()) if new not in worlds]
         edge = list(dict.fromkeys(edge))
-        found.update(edge)
+        worlds.update(edge)
         for world in edge:
             store = Store(kit)
             for action in world.path:
                 store.follow(*action)
             assert store.seen() == world.seen, world.path
             store.forget()
-    assert {world.status for world in found} == {"queued", "running", "failed", "dead"}
-    assert max(world.done for world in found) == STEPS
+    assert {world.status for world in worlds} == {"queued", "running", "failed", "dead"}
+    assert max(world.done for world in worlds) == STEPS

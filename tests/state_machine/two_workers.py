@@ -119,7 +119,7 @@ class ModelWorker:
     @property
     def at_work(self) -> list[Identity]:
         """The claims whose handlers are at work."""
-        return [each for each in self.held if each in self.begun and each not in self.outcomes]
+        return [claim for claim in self.held if claim in self.begun and claim not in self.outcomes]
 
 
 class TwoWorkers(RuleBasedStateMachine):
@@ -176,17 +176,17 @@ class TwoWorkers(RuleBasedStateMachine):
         """An app enqueues, perhaps in the place of the run that has the key."""
         options: dict[str, Any] = {}
         if keyed:
-            held = {"replace": True} if replace else {"unique_while": unique_while}
-            options = {"idempotency_key": f"{name}:u", **held}
+            key_options = {"replace": True} if replace else {"unique_while": unique_while}
+            options = {"idempotency_key": f"{name}:u", **key_options}
         version = self.next_number()
-        given = ModelRun(
+        new_run = ModelRun(
             ATTEMPTS,
             payload={"version": version},
             key=options.get("idempotency_key"),
             unique_while=options.get("unique_while", "waiting") if keyed else None,
             rate="waits" if name == "limited" else None,
         )
-        became, holder = self.model.enqueue(given, keyed and replace)
+        became, holder = self.model.enqueue(new_run, keyed and replace)
         if became == "replaced":
             assert holder not in self.seen, "an attempt has seen what is replaced"
         with self.state.app.app_context():
@@ -195,7 +195,7 @@ class TwoWorkers(RuleBasedStateMachine):
         assert (id_ == holder) == (became != "new")
         if became == "new":
             assert id_ not in self.runs
-            self.runs[id_] = given
+            self.runs[id_] = new_run
         self.look(None)
 
     @rule(
@@ -223,8 +223,8 @@ class TwoWorkers(RuleBasedStateMachine):
 
     def begin(self, worker: ModelWorker, number: int) -> None:
         """Handlers begin, but for those whose leases have ended by the worker's own clock."""
-        done = worker.begun | worker.outcomes.keys()
-        for identity in [each for each in worker.held if each not in done][:number]:
+        handled = worker.begun | worker.outcomes.keys()
+        for identity in [identity for identity in worker.held if identity not in handled][:number]:
             claim = worker.held[identity]
             if identity in self.expired:
                 worker.outcomes[identity] = released(claim)
@@ -239,7 +239,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @rule(data=st.data(), kind=st.sampled_from(KINDS), holds_rate=st.booleans())
     def end(self, data: st.DataObject, kind: Any, holds_rate: bool) -> None:
         """A handler ends; what came of it is recorded with others, at the next statement."""
-        worker = data.draw(st.sampled_from([each for each in self.workers if each.at_work]))
+        worker = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
         self.end_one(worker, data.draw(st.sampled_from(worker.at_work)), kind, holds_rate)
 
     def end_one(self, worker: ModelWorker, identity: Identity, kind: Any, holds_rate: bool) -> None:
@@ -254,13 +254,13 @@ class TwoWorkers(RuleBasedStateMachine):
     @rule(data=st.data(), kind=st.sampled_from(KINDS), holds=st.booleans(), works=st.booleans())
     def end_late(self, data: st.DataObject, kind: Any, holds: bool, works: bool) -> None:
         """Handlers of a frozen worker end once a tick, and perhaps the other, has their runs."""
-        late = data.draw(st.sampled_from([each for each in self.workers if each.at_work]))
+        late = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
         self.freeze_one(late)
         self.take_back()
         if works:
-            (other,) = (each for each in self.workers if each is not late)
-            self.send(other, None, 2, beside=True)
-            self.begin(other, 2)
+            (first,) = (w for w in self.workers if w is not late)
+            self.send(first, None, 2, beside=True)
+            self.begin(first, 2)
         for identity in late.at_work:
             self.end_one(late, identity, kind, holds)
         self.send(late, None, 0, beside=False)
@@ -284,7 +284,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @property
     def holding(self) -> list[ModelWorker]:
         """The workers that hold a run."""
-        return [each for each in self.workers if each.held]
+        return [worker for worker in self.workers if worker.held]
 
     @precondition(lambda self: self.holding)
     @rule(data=st.data())
@@ -324,10 +324,10 @@ class TwoWorkers(RuleBasedStateMachine):
     def renew(self, data: st.DataObject) -> None:
         """A heartbeat, perhaps of one that was frozen."""
         worker = data.draw(st.sampled_from(self.holding))
-        held = {each for each in worker.held if self.runs[each[0]].token == each[1]}
+        expected = {key for key in worker.held if self.runs[key[0]].token == key[1]}
         renewal = renew(worker.wire, list(worker.held.values()), 120)
-        assert renewal.held == {id_ for id_, _ in held}
-        self.expired -= held
+        assert renewal.held == {id_ for id_, _ in expected}
+        self.expired -= expected
 
     @precondition(lambda self: self.runs)
     @rule(data=st.data())
@@ -346,7 +346,7 @@ class TwoWorkers(RuleBasedStateMachine):
             move_times(self.books, table, column, past.total_seconds())
         self.tat = self.stored_tat()
         for times in (self.begun, self.claimed_at):
-            times.update({which: at - past for which, at in times.items()})
+            times.update({key: at - past for key, at in times.items()})
         for run in self.runs.values():
             run.clock_steps(past.total_seconds())
 
@@ -363,12 +363,12 @@ class TwoWorkers(RuleBasedStateMachine):
         )
         worker.sending = {}
         if answer is None:
-            worker.unsure |= {each.identity for each in outcomes}
+            worker.unsure |= {outcome.identity for outcome in outcomes}
             return
-        for each in outcomes:
-            if each.id not in answer.locked:
-                self.check_told(worker, each, answer)
-                del worker.outcomes[each.identity], worker.held[each.identity]
+        for ended in outcomes:
+            if ended.id not in answer.locked:
+                self.check_told(worker, ended, answer)
+                del worker.outcomes[outcome.identity], worker.held[outcome.identity]
         worker.held |= {claim.identity: claim for claim in answer.claims}
 
     def check_told(self, worker: ModelWorker, sent: Outcome, answer: Answer) -> None:
@@ -394,15 +394,15 @@ class TwoWorkers(RuleBasedStateMachine):
         """A worker is about to send a statement."""
         if worker.fate is None or worker.fate.at > 0:
             return
-        other = next(each for each in self.workers if each is not worker)
-        what = worker.fate.what
-        if what in ("lost", "killed"):
+        rival = next(w for w in self.workers if w is not worker)
+        fate = worker.fate.what
+        if fate in ("lost", "killed"):
             return
         worker.fate = None
-        if what == "works":
-            self.send(other, None, 2, beside=True)
-            self.begin(other, 2)
-        elif what == "enqueues":
+        if fate == "works":
+            self.send(rival, None, 2, beside=True)
+            self.begin(rival, 2)
+        elif fate == "enqueues":
             self.enqueue("limited", keyed=True, unique_while=None, replace=True)
         else:
             self.freeze_one(worker)
@@ -444,20 +444,20 @@ class TwoWorkers(RuleBasedStateMachine):
         assert by is not None
         identity = id_, run.token
         assert identity not in self.accepted, "a claim has two outcomes"
-        sent = by.sending.get(identity)
+        outcome = by.sending.get(identity)
         if by is self.tick:
             assert identity in self.expired, "a living lease was taken back"
             kind = "failed" if run.attempts < run.max_attempts else "dead"
-        elif sent is not None:
-            kind = sent.kind
+        elif outcome is not None:
+            kind = outcome.kind
         else:
             assert run.token.startswith(f"{by.name}:"), "somebody else's run was given back"
             assert identity not in by.begun, "a run that has begun was given back as another"
             kind = "released"
         self.accepted[identity] = kind, by.name
-        run.finalize(kind, 0.0 if sent is None else sent.delay)
+        run.finalize(kind, 0.0 if outcome is None else outcome.delay)
         self.ends[id_] += run.status not in LIVE
-        return sent is not None and sent.holds_rate
+        return outcome is not None and outcome.holds_rate
 
     def claimed(self, by: ModelWorker | None, row: Row[Any]) -> None:
         """A run was claimed, and has begun by that."""
@@ -488,15 +488,15 @@ class TwoWorkers(RuleBasedStateMachine):
             return
         assert tat is not None
         assert before is None or tat > before, "a start was given back"
-        held = {(row.id, row.locked_by) for row in rows}
+        current = {(row.id, row.locked_by) for row in rows}
         starting = {
-            each for each in held & self.unspent
-            if by is not None and each[1].startswith(f"{by.name}:")
+            identity for identity in current & self.unspent
+            if by is not None and identity[1].startswith(f"{by.name}:")
         }  # fmt: skip
         if holds:
             return
         assert starting, "a key was moved by who may not"
-        at = max(self.claimed_at[each] for each in starting)
+        at = max(self.claimed_at[identity] for identity in starting)
         most = max(before or at, at) + len(starting) * RATE.period
         assert tat <= most, "a claim took more than its start"
         self.unspent -= starting
@@ -507,21 +507,21 @@ class TwoWorkers(RuleBasedStateMachine):
 
     @invariant()
     def no_interval_has_too_many_attempts(self) -> None:
-        begun = sorted(self.begun.values())
-        refuse_too_early(begun, RATE.period.total_seconds(), RATE.burst)
+        starts = sorted(self.begun.values())
+        refuse_too_early(starts, RATE.period.total_seconds(), RATE.burst)
 
     @invariant()
     def nobody_shares_a_key(self) -> None:
         holders = [run.key for run in self.runs.values() if run.holds_key]
         assert len(holders) == len(set(holders))
-        kept = self.sql(f"SELECT idempotency_key FROM job_runs WHERE {HOLDS_KEY}")
-        assert sorted(row.idempotency_key for row in kept) == sorted(filter(None, holders))
+        rows = self.sql(f"SELECT idempotency_key FROM job_runs WHERE {HOLDS_KEY}")
+        assert sorted(row.idempotency_key for row in rows) == sorted(filter(None, holders))
 
     @invariant()
     def each_failed_attempt_has_one_row(self) -> None:
         rows = self.sql("SELECT run_id, attempt FROM job_failures")
-        wanted = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
-        assert sorted((row.run_id, row.attempt) for row in rows) == sorted(wanted)
+        expected = [(id_, n) for id_, run in self.runs.items() for n in run.failed_attempts]
+        assert sorted((row.run_id, row.attempt) for row in rows) == sorted(expected)
 
     # The end
 
@@ -532,8 +532,8 @@ class TwoWorkers(RuleBasedStateMachine):
             if sys.exc_info()[0] is None:
                 self.work_off()
         finally:
-            for each in (*self.workers, self.tick):
-                each.wire.close()
+            for worker in (*self.workers, self.tick):
+                worker.wire.close()
             self.books.close()
 
     def work_off(self) -> None:
@@ -542,10 +542,10 @@ class TwoWorkers(RuleBasedStateMachine):
             self.replace(worker)
         self.expire("id > 0")
         self.take_back()
-        (worker, _), left = self.workers, PATIENCE
+        (worker, _), remaining = self.workers, PATIENCE
         while any(run.status in LIVE for run in self.runs.values()):
-            assert left > 0, "some run is never claimed"
-            left -= 1
+            assert remaining > 0, "some run is never claimed"
+            remaining -= 1
             self.send(worker, None, 2, beside=True)
             self.begin(worker, 2)
             for identity in worker.at_work:

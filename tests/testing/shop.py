@@ -105,8 +105,8 @@ class Shop:
         order = self.Order()
         self.db.session.add(order)
         self.db.session.commit()
-        found: int = order.id
-        return found
+        order_id: int = order.id
+        return order_id
 
     def state_of(self, order_id: int) -> str:
         """The state of an order, as it is in the database."""

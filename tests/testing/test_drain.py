@@ -214,10 +214,10 @@ def close_month(shop: Shop) -> Any:
     """A task that does all that steps can do, and fails once."""
 
     def order() -> int:
-        made = shop.Order()
-        shop.db.session.add(made)
+        order = shop.Order()
+        shop.db.session.add(order)
         shop.db.session.flush()
-        return int(made.id)
+        return int(order.id)
 
     @shop.jobs.task(name="close_month", retry=2)
     def close() -> Any:
@@ -237,14 +237,14 @@ def test_drain_goes_from_step_to_step(shop: Shop) -> None:
     close = close_month(shop)
     close.using(commit=True).enqueue()
     assert drain(raise_errors=False).failed == 1
-    (made,) = enqueued("close_month")
-    assert shop.jobs.signal(made, "approved", "by ann")
+    (closing,) = enqueued("close_month")
+    assert shop.jobs.signal(closing, "approved", "by ann")
     shop.db.session.commit()
     drain(with_delayed=True)
-    (made,) = enqueued("close_month")
-    assert made.status == "succeeded"
-    assert isinstance(made.result, list)
-    assert made.result[1] == "by ann"
+    (closing,) = enqueued("close_month")
+    assert closing.status == "succeeded"
+    assert isinstance(closing.result, list)
+    assert closing.result[1] == "by ann"
     assert shop.db.session.scalar(select(func.count()).select_from(shop.Order)) == 3
     steps = shop.db.session.scalar(select(func.count()).select_from(JobStep))
     assert steps == 4
@@ -257,9 +257,9 @@ def test_run_returns_the_run_as_it_waits(shop: Shop) -> None:
         return shop.jobs.wait("approved", timeout=60)
 
     shop.jobs.task(name="approve")(approve)
-    made = run("approve")
-    assert (made.status, made.attempts) == ("queued", 0)
-    shop.jobs.signal(made, "approved")
+    approval = run("approve")
+    assert (approval.status, approval.attempts) == ("queued", 0)
+    shop.jobs.signal(approval, "approved")
     shop.db.session.commit()
     drain()
-    assert [each.result for each in enqueued("approve")] == [True]
+    assert [row.result for row in enqueued("approve")] == [True]

@@ -74,15 +74,15 @@ def imported_with(module: str, folder: Path) -> set[str]:
 
 
 def test_fixtures_use_the_app_of_the_tests(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, TESTS)
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    result = pytest_in(tmp_path, TESTS)
+    assert result.returncode == 0, result.stdout
+    assert "2 passed" in result.stdout
 
 
 def test_missing_app_is_said_plainly(tmp_path: Path) -> None:
-    done = pytest_in(tmp_path, "def test_it(jobs_drain): ...", conftest="")
-    assert "The fixture jobs_drain needs a fixture `app` that returns your Flask" in done.stdout
-    assert "Traceback" not in done.stdout
+    result = pytest_in(tmp_path, "def test_it(jobs_drain): ...", conftest="")
+    assert "The fixture jobs_drain needs a fixture `app` that returns your Flask" in result.stdout
+    assert "Traceback" not in result.stdout
 
 
 def test_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:

@@ -27,17 +27,17 @@ LATER = datetime(2031, 5, 6, 7, 8, 9, tzinfo=timezone.utc)
 @in_each_setup
 def test_run_calls_the_handler_as_a_run(shop: Shop) -> None:
     order = shop.order()
-    done = run(shop.ship, order_id=order)
-    assert (done.status, done.result, done.attempts) == ("succeeded", f"parcel {order}", 1)
-    assert done.queue == "default"
+    ended = run(shop.ship, order_id=order)
+    assert (ended.status, ended.result, ended.attempts) == ("succeeded", f"parcel {order}", 1)
+    assert ended.queue == "default"
     assert shop.state_of(order) == "shipped"
-    assert [each.status for each in enqueued(shop.mail)] == ["queued"]
+    assert [row.status for row in enqueued(shop.mail)] == ["queued"]
 
 
 def test_run_is_seen_by_the_handler(shop: Shop) -> None:
-    done = run(shop.report, {"kind": "x"})
-    assert shop.runs == [{"kind": "x", "attempt": 1, "at": done.scheduled_for, "id": done.id}]
-    assert (done.progress, done.progress_message) == (0.5, "half")
+    ended = run(shop.report, {"kind": "x"})
+    assert shop.runs == [{"kind": "x", "attempt": 1, "at": ended.scheduled_for, "id": ended.id}]
+    assert (ended.progress, ended.progress_message) == (0.5, "half")
 
 
 def test_run_raises_what_the_handler_raised(shop: Shop) -> None:
@@ -52,10 +52,10 @@ def test_run_that_its_concurrency_key_keeps_waiting_is_an_error(shop: Shop) -> N
     @shop.jobs.task(concurrency=1)
     def alone() -> None: ...
 
-    other = alone.using(commit=True).enqueue()
-    other.status, other.locked_by, other.concurrency_share = "running", "h:1:x", 1
-    other.locked_until = datetime.now(timezone.utc) + timedelta(hours=1)
-    other.started_at = datetime.now(timezone.utc)
+    running = alone.using(commit=True).enqueue()
+    running.status, running.locked_by, running.concurrency_share = "running", "h:1:x", 1
+    running.locked_until = datetime.now(timezone.utc) + timedelta(hours=1)
+    running.started_at = datetime.now(timezone.utc)
     shop.db.session.commit()
     with pytest.raises(StateConflict, match="concurrency key"):
         run(alone)
@@ -63,11 +63,11 @@ def test_run_that_its_concurrency_key_keeps_waiting_is_an_error(shop: Shop) -> N
 
 @in_each_setup
 def test_fire_runs_a_slot_at_its_time(shop: Shop) -> None:
-    done = fire("report", at=SLOT)
-    assert (done.status, done.scheduled_for) == ("succeeded", SLOT)
-    assert shop.runs == [{"kind": "daily", "attempt": 1, "at": SLOT, "id": done.id}]
-    assert done.finished_at is not None
-    assert timedelta() <= done.finished_at - SLOT < timedelta(minutes=1)
+    ended = fire("report", at=SLOT)
+    assert (ended.status, ended.scheduled_for) == ("succeeded", SLOT)
+    assert shop.runs == [{"kind": "daily", "attempt": 1, "at": SLOT, "id": ended.id}]
+    assert ended.finished_at is not None
+    assert timedelta() <= ended.finished_at - SLOT < timedelta(minutes=1)
     assert clock_shift() == 0
 
 

@@ -62,12 +62,12 @@ class Reader(HTMLParser):
         return [
             Form(
                 self.page,
-                each.attributes.get("method", "get").lower(),
-                button.get("formaction", each.attributes["action"]),
-                (*each.fields, *self._boxes_of(each), *_own(button)),
+                form.attributes.get("method", "get").lower(),
+                button.get("formaction", form.attributes["action"]),
+                (*form.fields, *self._boxes_of(form), *_own(button)),
             )
-            for each in self._forms
-            for button in each.buttons or [{}]
+            for form in self._forms
+            for button in form.buttons or [{}]
         ]
 
     def _boxes_of(self, form: _Open) -> list[tuple[str, str]]:
@@ -75,16 +75,16 @@ class Reader(HTMLParser):
         return [(name, value) for owner, name, value in self._outside if owner == its_id]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
+        values = {name: value or "" for name, value in attrs}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
         elif tag == "form":
-            self._open = _Open(given)
+            self._open = _Open(values)
             self._forms.append(self._open)
-        elif "form" in given:
-            self._outside.append((given["form"], given["name"], given.get("value", "on")))
+        elif "form" in values:
+            self._outside.append((values["form"], values["name"], values.get("value", "on")))
         elif self._open is not None:
-            self._field(self._open, tag, given)
+            self._field(self._open, tag, values)
 
     def _field(self, form: _Open, tag: str, given: dict[str, str]) -> None:
         if tag == "button":

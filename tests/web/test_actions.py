@@ -42,9 +42,9 @@ def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, sa
     assert answer.location == f"/jobs/runs/{run_id}#message"
     assert pages.said(answer).startswith(said)
     assert pages.status(run_id) == after
-    shown = pages.text(f"runs/{run_id}")
-    assert ("cancelled by ada" in shown) == (after == "cancelled" and verb == "cancel")
-    assert ("It was asked to stop." in shown) == (after == "running")
+    page = pages.text(f"runs/{run_id}")
+    assert ("cancelled by ada" in page) == (after == "cancelled" and verb == "cancel")
+    assert ("It was asked to stop." in page) == (after == "running")
 
 
 def test_run_now_is_for_definitions(pages: Pages) -> None:
@@ -52,8 +52,8 @@ def test_run_now_is_for_definitions(pages: Pages) -> None:
     assert pages.post("/jobs/definitions/run", name="break_down").status_code == 404
     assert pages.runs() == []
     pages.define("a name/with <all>")
-    said = pages.said(pages.post("/jobs/definitions/run", name="a name/with <all>"))
-    assert said.startswith("Run 1 of a name/with &lt;all&gt; is queued.")
+    message = pages.said(pages.post("/jobs/definitions/run", name="a name/with <all>"))
+    assert message.startswith("Run 1 of a name/with &lt;all&gt; is queued.")
     assert pages.status(1) == "queued"
 
 
@@ -92,7 +92,7 @@ def test_a_group_is_retried_and_no_other(pages: Pages, monkeypatch: pytest.Monke
     """A click retries so many at most, and says how many are left."""
     monkeypatch.setattr("flask_cronjobs.web.actions.RUNS_A_CLICK", 2)
     group = [pages.add("dead") for _ in range(3)]
-    others = [
+    unpicked = [
         pages.add("dead", **values)
         for values in ({"error_type": "KeyError"}, {"error_type": None}, {"job_type": "break_down"})
     ]
@@ -100,10 +100,10 @@ def test_a_group_is_retried_and_no_other(pages: Pages, monkeypatch: pytest.Monke
     assert pages.said(pages.post("/jobs/dead/retry", **form)) == (
         "2 runs of remind are queued again. 1 more is left; do the same again for the next ones."
     )
-    said = pages.said(pages.post("/jobs/dead/retry", **form))
-    assert said == "1 run of remind is queued again."
+    message = pages.said(pages.post("/jobs/dead/retry", **form))
+    assert message == "1 run of remind is queued again."
     assert {pages.status(run_id) for run_id in group} == {"queued"}
-    assert {pages.status(run_id) for run_id in others} == {"dead"}
+    assert {pages.status(run_id) for run_id in unpicked} == {"dead"}
 
 
 @pytest.mark.parametrize("form", [{"error_type": ""}, {}])
@@ -189,10 +189,10 @@ class TestMessage:
             path = f"/jobs/runs/{pages.add('dead')}/retry"
             return pages.client.post(path, headers=OWN, base_url=base).headers["Set-Cookie"]
 
-        sent = cookie("http://localhost")
+        header = cookie("http://localhost")
         for part in ("HttpOnly", "SameSite=Strict", "Path=/jobs/", "Max-Age=60"):
-            assert part in sent
-        assert "; Secure" not in sent
+            assert part in header
+        assert "; Secure" not in header
         assert "; Secure" in cookie("https://localhost")
         pages.app.config["SESSION_COOKIE_SECURE"] = True  # TLS ends at a proxy that is silent.
         assert "; Secure" in cookie("http://localhost")

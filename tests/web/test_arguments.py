@@ -83,20 +83,20 @@ def test_run_now_with_arguments(pages: Pages) -> None:
 
 def test_what_cannot_be_used_is_shown_again_as_it_was_typed(pages: Pages) -> None:
     run_id = pages.add("dead", job_type="send", payload={"user": 1})
-    for what in ("retry", "again", "run"):
-        for payload, says in (
+    for verb in ("retry", "again", "run"):
+        for payload, message in (
             ('{"user": 1', "cannot be read"),
             ("[1]", "not a JSON object"),
             ('{"usr": 1}', "usr"),
             ("[" * 100_000, "nested too deeply"),
         ):
-            if what == "run":
+            if verb == "run":
                 answer = pages.post("/jobs/definitions/run", name="send", payload=payload)
             else:
-                answer = pages.post(f"/jobs/runs/{run_id}/{what}", payload=payload)
+                answer = pages.post(f"/jobs/runs/{run_id}/{verb}", payload=payload)
             assert answer.status_code == 400
             assert "Nothing was changed." in answer.text
-            assert says in html.unescape(answer.text)
+            assert message in html.unescape(answer.text)
             assert sent(answer)["payload"] == payload
             assert [(run.status, run.payload) for run in pages.runs()] == [("dead", {"user": 1})]
 
@@ -157,10 +157,10 @@ def test_a_megabyte_is_refused_before_it_is_read(
     pages: Pages, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     pages.app.config["MAX_FORM_MEMORY_SIZE"] = None
-    read: list[int] = []
+    lengths: list[int] = []
 
     def note(text: str, **_: object) -> dict[str, object]:
-        read.append(len(text))
+        lengths.append(len(text))
         return {}
 
     for place in ("flask_cronjobs.web.actions.stored_json", "json.loads"):
@@ -169,7 +169,7 @@ def test_a_megabyte_is_refused_before_it_is_read(
     answer = pages.post("/jobs/definitions/run", **form)
     assert answer.status_code == 400
     assert "bytes, the limit (CRONJOBS_MAX_PAYLOAD_BYTES)" in answer.text
-    assert max(read, default=0) < 1_000
+    assert max(lengths, default=0) < 1_000
 
 
 @pytest.mark.usefixtures("report")
@@ -186,7 +186,7 @@ def test_form_has_a_field_for_each_argument_and_a_choice_where_there_are_few(pag
 
 @pytest.mark.usefixtures("report")
 def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages) -> None:
-    for name, text, says in (
+    for name, text, message in (
         ("day", "tomorrow", "day: expected a date such as 2026-11-24, got a value of type str."),
         ("kind", "green", "kind: expected one of 'short', 'long', got a value of type str."),
         ("order", '{"id": "x"}', "order['id']: expected a whole number, got a value of type str."),
@@ -195,7 +195,7 @@ def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages) ->
         form = {**sent(pages.get("/jobs/run?name=report")), "argument:day": "2026-11-24"}
         answer = pages.post("/jobs/definitions/run", **{**form, f"argument:{name}": text})
         assert answer.status_code == 400
-        assert says in html.unescape(answer.text)
+        assert message in html.unescape(answer.text)
         assert fields(answer)[name] == text or name == "kind"
         assert pages.runs() == []
 

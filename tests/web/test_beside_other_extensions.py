@@ -93,13 +93,13 @@ def test_an_operator_retries_with_the_pages_token(client: FlaskClient) -> None:
     client.get("/login/ada")
     page = client.get("/jobs/runs/1", headers={"Accept-Encoding": "gzip"})
     assert "Content-Encoding" not in page.headers  # Its size would tell about the token.
-    found = re.search(r'name="csrf_token" value="([^"]*)"', page.text)
-    assert found
+    match = re.search(r'name="csrf_token" value="([^"]*)"', page.text)
+    assert match
     without = retry()
     assert without.status_code == 400
     assert "CSRF" in without.text
     assert 'href="/jobs/runs"' not in without.text  # The guard was not asked yet.
-    assert retry(csrf_token=found[1]).status_code == 303
+    assert retry(csrf_token=match[1]).status_code == 303
 
 
 def test_a_stranger_is_led_to_the_login_and_others_are_refused(client: FlaskClient) -> None:

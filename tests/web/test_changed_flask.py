@@ -27,8 +27,8 @@ def _delimiters(app: Flask, folder: Path) -> None:
 def _names(app: Flask, folder: Path) -> None:
     app.jinja_env.undefined = StrictUndefined
     for name in ("length", "join", "e", "escape", "capitalize", "list", "sum", "map"):
-        app.jinja_env.filters[name] = lambda *given, **more: THEIRS
-        app.jinja_env.tests[name] = lambda *given, **more: False
+        app.jinja_env.filters[name] = lambda *args, **more: THEIRS
+        app.jinja_env.tests[name] = lambda *args, **more: False
     app.jinja_env.globals.update(dict.fromkeys(NAMES, THEIRS))
     app.context_processor(lambda: dict.fromkeys(NAMES, THEIRS))
     app.jinja_env.finalize = lambda value: THEIRS

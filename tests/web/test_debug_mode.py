@@ -77,8 +77,8 @@ def test_closed_to_others_whatever_they_say(
     says: str,
 ) -> None:
     assert _statuses(debug_client, address, **headers) == (403, 403)
-    (said,) = [each for each in caplog.messages if "authorize=" in each]
-    assert says.lower() in said.lower()
+    (warning,) = [line for line in caplog.messages if "authorize=" in line]
+    assert says.lower() in warning.lower()
 
 
 def test_closed_to_a_forwarded_request_whatever_it_says(
@@ -86,5 +86,5 @@ def test_closed_to_a_forwarded_request_whatever_it_says(
 ) -> None:
     """`ProxyFix` puts in place of the peer what a header says, which a client may have sent."""
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1)  # type: ignore[method-assign]
-    for peer, says in (("192.168.1.9", "127.0.0.1"), ("127.0.0.1", "192.168.1.9")):
-        assert _statuses(debug_client, peer, **{"X-Forwarded-For": says}) == (403, 403)
+    for peer, address in (("192.168.1.9", "127.0.0.1"), ("127.0.0.1", "192.168.1.9")):
+        assert _statuses(debug_client, peer, **{"X-Forwarded-For": address}) == (403, 403)

@@ -166,9 +166,9 @@ def test_each_form_is_refused_from_elsewhere_and_without_its_token(
 
 
 def _token(page: str) -> str:
-    found = re.search(r'name="csrf_token" value="([^"]+)"', page)
-    assert found
-    return found[1]
+    match = re.search(r'name="csrf_token" value="([^"]+)"', page)
+    assert match
+    return match[1]
 
 
 @on_both
@@ -180,6 +180,6 @@ def test_each_form_does_what_it_is_for(filled: Pages, forms: Forms) -> None:
         assert "Nothing was changed" not in filled.get(answer.location).text, form
         after = filled.contents()
         assert after != before, form
-        done = [row for row in after["job_operations"] if row not in before["job_operations"]]
-        assert {row["actor"] for row in done} == {"ada"}, form
+        operations = [row for row in after["job_operations"] if row not in before["job_operations"]]
+        assert {row["actor"] for row in operations} == {"ada"}, form
         _put_back(filled, before)

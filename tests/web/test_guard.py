@@ -31,12 +31,12 @@ def _rules(app: Flask) -> Iterator[tuple[Rule, str]]:
     adapter = app.url_map.bind("localhost")
     for rule in app.url_map.iter_rules():
         if rule.rule.startswith("/jobs"):
-            wanted = {name: values[name] for name in rule.arguments - {"act"}}
+            arguments = {name: values[name] for name in rule.arguments - {"act"}}
             # What the routes without a variable need.
             needed = {"name": "remind", "do": "cancel", "key": "weekly"}
             acts = re.search(r"<any\((.*)\):act>", rule.rule)
             for act in acts[1].split(", ") if acts else [None]:
-                yield rule, adapter.build(rule.endpoint, wanted | needed | {"act": act})
+                yield rule, adapter.build(rule.endpoint, arguments | needed | {"act": act})
 
 
 def _make(app: Flask, db: SQLAlchemy, **options: Any) -> FlaskClient:
@@ -239,8 +239,8 @@ def test_whatever_authorize_does_the_pages_never_open_by_mistake(
     answer = _make(app, db, authorize=authorize).get("/jobs/")
     assert answer.status_code == status
     assert "secret" not in answer.text
-    told = "Return True or False, or a response; or abort()." in caplog.text
-    assert told == (status == 500 and authorize not in RAISING)
+    warned = "Return True or False, or a response; or abort()." in caplog.text
+    assert warned == (status == 500 and authorize not in RAISING)
 
 
 def test_an_async_authorize_is_awaited_and_opens_nothing_if_that_is_not_possible(

@@ -42,8 +42,8 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     urls = {
         f"CRONJOBS_{name}_URL": f"https://monitor.example/{SECRET}" for name in ("PING", "ALERT")
     }
-    shown = getattr(request, "param", True)
-    return {"CRONJOBS_SHOW_PAYLOAD": shown, "CRONJOBS_KEEP_OUTPUT": True, **urls}
+    visible = getattr(request, "param", True)
+    return {"CRONJOBS_SHOW_PAYLOAD": visible, "CRONJOBS_KEEP_OUTPUT": True, **urls}
 
 
 @pytest.fixture
@@ -127,9 +127,9 @@ def test_a_hidden_value_is_nowhere(
 def test_a_hidden_value_is_not_found(filled: Pages) -> None:
     with filled.app.app_context():
         keys = [run.idempotency_key for run in filled.db.session.query(JobRun)]
-    asked = [key for key in keys if key is not None]
-    assert len(asked) == 2
-    for search in (*asked, SECRET, SECRET[:4], f"k:{SECRET}"):
+    own_keys = [key for key in keys if key is not None]
+    assert len(own_keys) == 2
+    for search in (*own_keys, SECRET, SECRET[:4], f"k:{SECRET}"):
         filled.shows(f"runs?q={quote(search)}", "No runs match")
         filled.shows(f"runs?key={quote(search)}", "No run holds it now.", "No runs match")
 
@@ -139,24 +139,24 @@ def test_a_search_for_a_hidden_key_reads_what_a_wrong_guess_reads(
     filled: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise its time would tell whether a guess is the whole of the key."""
-    read: list[tuple[str, int]] = []
+    reads: list[tuple[str, int]] = []
     rows_of = Reader.rows
 
     def rows(reader: Reader, statement: Any) -> Any:
         rows = rows_of(reader, statement)
-        read.append((str(statement), len(rows)))
+        reads.append((str(statement), len(rows)))
         return rows
 
     with filled.app.app_context():
         keys = [run.idempotency_key for run in filled.db.session.query(JobRun)]
     monkeypatch.setattr(Reader, "rows", rows)
-    seen: list[list[tuple[str, int]]] = []
+    searches: list[list[tuple[str, int]]] = []
     for guess in (*filter(None, keys), "k:guess"):
-        read.clear()
+        reads.clear()
         filled.shows(f"runs?q={quote(guess)}", "No runs match")
-        seen.append([*read])
-    assert len(seen) == 3
-    assert seen[0] == seen[1] == seen[2]
+        searches.append([*reads])
+    assert len(searches) == 3
+    assert searches[0] == searches[1] == searches[2]
 
 
 @dataclass

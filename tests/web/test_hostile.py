@@ -80,8 +80,8 @@ def hostile(pages: Pages) -> list[int]:
 def test_rows_stay_text(pages: Pages, hostile: list[int]) -> None:
     name = quote(EVIL)
     lists = ("", "runs", "workers", f"definition?name={name}", f"runs?task={name}")
-    asked = (f"runs/bulk?do=retry&task={name}", *(f"runs/{run_id}" for run_id in hostile))
-    for path in (*lists, *asked):
+    others = (f"runs/bulk?do=retry&task={name}", *(f"runs/{run_id}" for run_id in hostile))
+    for path in (*lists, *others):
         elements = _check(pages.get(f"/jobs/{path}").text)
         assert "<script>alert(2)</script>" in "".join(elements.text)
         assert "36863" not in "".join(elements.text).replace("{{191*193}}", "")
@@ -108,7 +108,7 @@ def test_parameters_stay_text(pages: Pages, hostile: list[int], path: str) -> No
 
 def test_actions_say_hostile_names_as_text(pages: Pages, hostile: list[int]) -> None:
     fields = [values for tag, values in _check(pages.text()).found if tag == "input"]
-    assert EVIL in [each["value"] for each in fields if each["name"] == "name"]
+    assert EVIL in [field["value"] for field in fields if field["name"] == "name"]
     for verb in ("pause", "resume", "run"):
         _check(pages.post(f"/jobs/definitions/{verb}", name=EVIL).text)
         _check(pages.get("/jobs/").text)

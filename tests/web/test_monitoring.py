@@ -70,25 +70,25 @@ def test_metrics(pages: Pages) -> None:
     assert "cronjobs_last_tick_age_seconds" not in metrics()
     pages.tick(5, succeeded=3, dead=1)
     pages.add("running"), pages.add("dead"), pages.add("queued", run_at=NOW.replace(year=2020))
-    found = metrics()
-    assert found['cronjobs_findings{id="pruning"}'] == 0
-    assert not [name for name in found if name.startswith("cronjobs_handed")]
+    values = metrics()
+    assert values['cronjobs_findings{id="pruning"}'] == 0
+    assert not [name for name in values if name.startswith("cronjobs_handed")]
     pages.add("succeeded", finished_at=datetime.now(timezone.utc) - timedelta(days=16))
     hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
     pages.insert(JobPause(kind="queue", name="mail", paused_by="ada", paused_at=hour_ago))
-    found = metrics()
+    values = metrics()
     exact = {
         'outcomes_24h{outcome="succeeded"}': 3, 'outcomes_24h{outcome="dead"}': 1,
         'outcomes_24h{outcome="skipped"}': 0, "running_runs": 1, "healthy": 0,
         **{f'findings{{id="{check}"}}': 1 for check in ("overdue", "dead", "paused", "pruning")},
         **{f'findings{{id="{check}"}}': 0 for check in ("stale-runs", "missed-slots")},
     }  # fmt: skip
-    assert {name: found[f"cronjobs_{name}"] for name in exact} == exact
-    behind = found['cronjobs_finding_age_seconds{id="pruning"}']
+    assert {name: values[f"cronjobs_{name}"] for name in exact} == exact
+    behind = values['cronjobs_finding_age_seconds{id="pruning"}']
     assert behind == pytest.approx(2 * 86400, abs=600)
-    assert found["cronjobs_oldest_due_seconds"] > 86400
-    assert 0 < found["cronjobs_last_tick_age_seconds"] < 60
-    assert 3600 <= found['cronjobs_finding_age_seconds{id="paused"}'] < 3660
+    assert values["cronjobs_oldest_due_seconds"] > 86400
+    assert 0 < values["cronjobs_last_tick_age_seconds"] < 60
+    assert 3600 <= values['cronjobs_finding_age_seconds{id="paused"}'] < 3660
 
 
 @pytest.mark.parametrize(
@@ -138,19 +138,19 @@ class TestTick:
         assert pages.status(run_id) == "succeeded"
 
     def test_a_handler_sees_nothing_of_the_request(self, pages: Pages) -> None:
-        seen: list[object] = []
+        contexts: list[object] = []
         pages.app.add_url_rule("/reset", "reset", lambda: "")
 
         @pages.jobs.task(retry=1)
         def look() -> None:
-            seen.append((has_request_context(), current_app._get_current_object()))  # type: ignore[attr-defined]
+            contexts.append((has_request_context(), current_app._get_current_object()))  # type: ignore[attr-defined]
             url_for("reset", _external=True)  # Refused, rather than by the caller's Host.
 
         with pages.app.app_context():
             pages.jobs.enqueue("look", commit=True)
         answer = pages.client.post("/jobs/tick", headers=BEARER, base_url="http://10.0.0.5:8000")
         assert answer.get_json()["dead"] == 1
-        assert seen == [(False, pages.app)]
+        assert contexts == [(False, pages.app)]
 
     @pytest.mark.parametrize("query", ["", f"?token={TOKEN}&access_token={TOKEN}"])
     @pytest.mark.parametrize(

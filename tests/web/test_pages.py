@@ -104,7 +104,7 @@ def test_group_that_is_retried_is_of_one_fingerprint(pages: Pages) -> None:
     form = {"task": "remind", "error_type": "ValueError"}
     pages.post("/jobs/dead/retry", **form, fingerprint="f1")
     pages.post("/jobs/dead/retry", **form, fingerprint="")
-    assert [pages.status(each) for each in (first, second, old)] == ["queued", "dead", "queued"]
+    assert [pages.status(run_id) for run_id in (first, second, old)] == ["queued", "dead", "queued"]
 
 
 # What comes next?
@@ -188,10 +188,10 @@ def test_a_schedule_says_what_is_wrong(pages: Pages) -> None:
         ({"origin": "code"}, "warn", "no longer declares it"),
         ({"next_run_at": ago}, "good", "2 min late"),
     ]
-    for number, (values, icon, said) in enumerate(wrong):
+    for number, (values, icon, reason) in enumerate(wrong):
         pages.define(f"d{number}", **({"origin": "database"} | values))
-        pages.shows(f"definition?name=d{number}", said, f"icon-{icon}.svg")
-    pages.shows("", *(said for _, _, said in wrong))
+        pages.shows(f"definition?name=d{number}", reason, f"icon-{icon}.svg")
+    pages.shows("", *(reason for _, _, reason in wrong))
 
 
 def test_a_name_with_any_characters_has_a_page(pages: Pages) -> None:
@@ -216,9 +216,9 @@ def test_the_last_operations_lead_to_what_they_changed(pages: Pages) -> None:
         RETRY.one(state_of(pages.app), run_id, "eve")
     for name in ("q1", "q2", "q3", "q4"):
         pages.post("/jobs/pause", what=f"queue:{name}")
-    shown = pages.shows("", "ada paused", f'href="/jobs/runs/{run_id}">')
-    shown = shown.partition('id="operations"')[2]
-    assert shown.index("runs?queue=q4") < shown.index("runs?queue=q1")
+    page = pages.shows("", "ada paused", f'href="/jobs/runs/{run_id}">')
+    page = page.partition('id="operations"')[2]
+    assert page.index("runs?queue=q4") < page.index("runs?queue=q1")
     pages.post("/jobs/pause", what="queue:q5")
     pages.shows("", "admin operations", hides=["eve retried"])
 
@@ -252,11 +252,11 @@ def test_pauses_of_a_task_or_queue_begin_and_end(pages: Pages) -> None:
     pages.tick(5)
     pages.post("/jobs/pause", what="task:remind")
     pages.shows("", "The task remind is paused. Its runs wait until it is resumed.", ">Resume<")
-    for said in ("is resumed.", "was not paused."):
+    for flash in ("is resumed.", "was not paused."):
         pages.post("/jobs/resume", what="task:remind")
-        pages.shows("", f"The task remind {said}")
-    for what in ("task:nobody", "definition:remind", "queue:", ""):
-        pages.post("/jobs/pause", what=what)
+        pages.shows("", f"The task remind {flash}")
+    for target in ("task:nobody", "definition:remind", "queue:", ""):
+        pages.post("/jobs/pause", what=target)
     assert pages.contents()["job_pauses"] == []
 
 
@@ -318,12 +318,12 @@ def test_a_page_costs_few_statements_however_much_it_shows(pages: Pages, path: s
         pages.add("succeeded", definition_id=pages.define(f"d{number}"))
         pages.add("dead", error_type=f"E{number}", label=f"user {number}")
         pages.effect(f"e{number}", state="in_doubt")
-    sent: list[str] = []
+    log: list[str] = []
     with pages.app.app_context():
-        event.listen(pages.db.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+        event.listen(pages.db.engine, "before_cursor_execute", lambda *args: log.append(args[2]))
     pages.text(path)
-    assert 0 < len(sent) <= 25
-    assert not [text for text in sent if text.lstrip().upper().startswith(("INSERT", "UPDATE"))]
+    assert 0 < len(log) <= 25
+    assert not [text for text in log if text.lstrip().upper().startswith(("INSERT", "UPDATE"))]
 
 
 def test_missing_tables_say_what_to_run_and_name_the_database_in_the_log_alone(

@@ -41,17 +41,17 @@ def test_a_sentence_has_the_pages_clock_code_and_numbers_with_their_units() -> N
     time = (
         '<time datetime="2026-11-20T05:00:00+00:00" title="2026-11-20 05:00 UTC">today 06:00</time>'
     )
-    said = (
+    expected = (
         f"&lt;b&gt; missed at {time}; <code>flask jobs tick</code> 3\xa0min 20\xa0s; 2 days; 7\xa0d"
     )
-    assert format.prose(sentence, "Europe/Berlin", NOW) == said
+    assert format.prose(sentence, "Europe/Berlin", NOW) == expected
 
 
 def test_a_filter_survives_the_way_through_a_url() -> None:
     texts = {"task": "a&b", "queue": "q", "error": "e", "error_type": "", "definition": "d"}
     ages = {"older_than": 5400.0, "newer_than": 86400.0}
-    which = RunFilter(status="dead", overdue=True, stale=True, **texts, **ages)  # type: ignore[arg-type]
-    assert run_filter(filter_args(which)) == which
+    filters = RunFilter(status="dead", overdue=True, stale=True, **texts, **ages)  # type: ignore[arg-type]
+    assert run_filter(filter_args(filters)) == filters
     assert filter_args(RunFilter()) == {}
 
 
@@ -90,7 +90,7 @@ def test_a_docstring_flows_where_only_its_source_is_broken() -> None:
 
 def test_a_long_name_is_cut_in_the_middle_and_whole_as_its_title() -> None:
     name = f"{'a' * 40}<{'b' * 40}"
-    shown = format.short(name)
-    assert f"{'a' * 30}…{'b' * 30}" in shown
-    assert f'title="{"a" * 40}&lt;{"b" * 40}"' in shown
+    text = format.short(name)
+    assert f"{'a' * 30}…{'b' * 30}" in text
+    assert f'title="{"a" * 40}&lt;{"b" * 40}"' in text
     assert "…" not in format.short("a" * 60)

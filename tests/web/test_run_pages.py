@@ -33,9 +33,9 @@ ValueError: no
 
 def value(page: str, name: str) -> str:
     """The value of a field of the filter, or of the search."""
-    found = re.search(rf'<input[^>]* name="{name}" value="([^"]*)"', page)
-    assert found
-    return html.unescape(found[1])
+    match = re.search(rf'<input[^>]* name="{name}" value="([^"]*)"', page)
+    assert match
+    return html.unescape(match[1])
 
 
 def listed(pages: Pages, query: str) -> list[int]:
@@ -72,8 +72,8 @@ def test_filters_come_back_as_they_were_typed_also_beside_one_that_cannot_be_rea
     assert page.count("remove this filter") == 4
     answer = pages.get("/jobs/runs?older=soon&task=remind&status=dead")
     assert answer.status_code == 400
-    given = {name: value(answer.text, name) for name in ("older", "task", "status")}
-    assert given == {"older": "soon", "task": "remind", "status": "dead"}
+    values = {name: value(answer.text, name) for name in ("older", "task", "status")}
+    assert values == {"older": "soon", "task": "remind", "status": "dead"}
     assert 'role="alert">older must be an age' in answer.text
 
 
@@ -82,13 +82,13 @@ def test_chips_count_the_runs_of_each_status_and_keep_the_filters(pages: Pages) 
         pages.add(status)
     pages.add("queued", queue="mail")
     chip = r'<a class="chip" href="([^"]*)"[^>]*>([^<]*?) <\w+ class="number">([^<]*)<'
-    found = re.findall(chip, pages.text("runs"))
-    assert [(word, number) for _, word, number in found] == [
+    chips = re.findall(chip, pages.text("runs"))
+    assert [(word, number) for _, word, number in chips] == [
         ("waiting", "3"), ("running", "1"), ("to be retried", "1"), ("dead", "1"),
     ]  # fmt: skip
-    found = re.findall(chip, pages.text("runs?queue=mail&status=dead"))
-    assert [number for _, _, number in found] == ["1", "0", "0", "0"]
-    assert found[0][0] == "/jobs/runs?queue=mail&amp;status=queued"
+    chips = re.findall(chip, pages.text("runs?queue=mail&status=dead"))
+    assert [number for _, _, number in chips] == ["1", "0", "0", "0"]
+    assert chips[0][0] == "/jobs/runs?queue=mail&amp;status=queued"
     pages.shows("runs?status=succeeded", '" aria-current="page">succeeded</a>')
 
 
@@ -99,7 +99,7 @@ def test_why_a_run_waits_and_how_long_it_took_have_columns_of_their_own(pages: P
     why, took = (
         re.findall(rf'<p class="{name} soft[^>]*>(.*?)</p>', page) for name in ("why", "took")
     )
-    assert [bool(each) for each in why] == [False, True]
+    assert [bool(reason) for reason in why] == [False, True]
     assert took == ["1 min 12 s", ""]
     assert "in 23" in why[1]
     pages.shows("runs?status=succeeded", "<span></span><span>Took</span>")
@@ -126,17 +126,17 @@ def test_a_batch_stands_above_its_runs(pages: Pages) -> None:
     pages.rights.discard("act")
     pages.shows(path, "weekly:&lt;W47&gt;", hides=['method="post"', *buttons])
     pages.rights.add("act")
-    for act, said in (
+    for act, flash in (
         ("cancel", "1 run of weekly:&lt;W47&gt; is cancelled."),
         ("retry", "1 run of weekly:&lt;W47&gt; is queued again."),
     ):
         answer = pages.post(f"/jobs/batches/{act}", key=key, back=f"runs?batch={quote(key)}")
         assert answer.location.startswith("/jobs/runs?batch=weekly")
-        assert pages.said(answer) == said
+        assert pages.said(answer) == flash
     pages.insert(JobBatch(key="open"))
     pages.shows("runs?batch=open", "it can still be filled", ">Close<")
-    for said in ("open is closed.", "open was closed already."):
-        assert said in pages.get(pages.post("/jobs/batches/close", key="open").location).text
+    for flash in ("open is closed.", "open was closed already."):
+        assert flash in pages.get(pages.post("/jobs/batches/close", key="open").location).text
     pages.shows("runs?batch=nothing", "There is no batch with the key nothing")
 
 
@@ -144,19 +144,19 @@ def test_a_concurrency_key_says_who_has_it(pages: Pages) -> None:
     key: dict[str, Any] = {"concurrency_key": "account:1", "concurrency_limit": 2}
     holder = pages.add("running", concurrency_share=1, label="shop 3", **key)
     waits = pages.add("queued", **key)
-    other = pages.add("queued", concurrency_key="account:11", concurrency_limit=1)
+    second = pages.add("queued", concurrency_key="account:11", concurrency_limit=1)
     has_it = f'<a href="/jobs/runs/{holder}">Run {holder}</a> of remind shop 3 holds it'
     pages.shows("runs?key=account:1", "at most 2 at once", "account:<wbr>1</h2>", has_it)
     assert listed(pages, "key=account:1") == [waits, holder]
     pages.shows("runs?key=account:11", "No run holds it now.")
-    pages.shows(f"runs/{other}", 'href="/jobs/runs?key=account:11"')
+    pages.shows(f"runs/{second}", 'href="/jobs/runs?key=account:11"')
 
 
 def test_a_task_is_paused_resumed_and_run_above_its_runs(pages: Pages) -> None:
-    for act, then in (("pause", "Resume"), ("resume", "Pause")):
+    for act, label in (("pause", "Resume"), ("resume", "Pause")):
         answer = pages.post(f"/jobs/{act}", what="task:remind", back="runs?task=remind")
         assert answer.location == "/jobs/runs?task=remind#message"
-        pages.shows("runs?task=remind", f">{then}<", 'href="/jobs/run?name=remind"')
+        pages.shows("runs?task=remind", f">{label}<", 'href="/jobs/run?name=remind"')
     pages.shows("runs?task=break_down", "Arguments", "word=…")
     pages.shows("runs?task=gone", "does not declare", hides=["/jobs/run?name", ">Pause<"])
 
@@ -191,8 +191,8 @@ def test_a_list_offers_what_can_be_done_to_those_shown_and_to_all(
 def test_it_asks_and_then_discards_those_of_the_filter(pages: Pages) -> None:
     for error_type in ("ValueError", "ValueError", "KeyError"):
         pages.add("dead", error_type=error_type)
-    asked = "runs/bulk?do=discard&status=dead&error_type=ValueError"
-    page = pages.shows(asked, "<h1>Discard 2 runs?</h1>")
+    query = "runs/bulk?do=discard&status=dead&error_type=ValueError"
+    page = pages.shows(query, "<h1>Discard 2 runs?</h1>")
     fields = dict(re.findall(r'type="hidden" name="([^"]*)" value="([^"]*)"', page))
     assert fields == {"do": "discard", "status": "dead", "error_type": "ValueError"}
     assert statuses(pages) == ["dead", "dead", "dead"]
@@ -210,8 +210,8 @@ def test_retry_and_cancel_all_up_to_a_limit(pages: Pages, monkeypatch: pytest.Mo
     again = "2 runs are queued again. 1 more is left; do the same again for the next ones."
     assert pages.said(pages.post("/jobs/runs/bulk/act", do="retry", task="remind")) == again
     monkeypatch.undo()
-    said = pages.said(pages.post("/jobs/runs/bulk/act", do="cancel", task="remind"))
-    assert said == "2 runs are cancelled. 1 running run is asked to stop."
+    message = pages.said(pages.post("/jobs/runs/bulk/act", do="cancel", task="remind"))
+    assert message == "2 runs are cancelled. 1 running run is asked to stop."
 
 
 def test_question_before_a_bulk_action_opens_no_connection_of_bookkeeping(
@@ -225,9 +225,9 @@ def test_question_before_a_bulk_action_opens_no_connection_of_bookkeeping(
 def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
     pages.add("succeeded")
     form = {"do": "discard", "status": "succeeded"}
-    asked = pages.said(pages.get("/jobs/runs/bulk", query_string=form))
-    assert asked == pages.said(pages.post("/jobs/runs/bulk/act", **form))
-    assert asked.startswith("Nothing was changed.")
+    question = pages.said(pages.get("/jobs/runs/bulk", query_string=form))
+    assert question == pages.said(pages.post("/jobs/runs/bulk/act", **form))
+    assert question.startswith("Nothing was changed.")
     assert pages.post("/jobs/runs/bulk/act", do="delete").status_code == 400
     assert pages.post("/jobs/runs/bulk/act").status_code == 400
     assert statuses(pages) == ["succeeded"]
@@ -239,7 +239,7 @@ def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
 def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
     pages: Pages,
 ) -> None:
-    for status, said, buttons, seconds in (
+    for status, reason, buttons, seconds in (
         ("queued", "It waits for a worker: ", ["Cancel", "Run again"], "5"),
         ("running", "It is running on web-1:7", ["Cancel", "Run again"], "5"),
         ("succeeded", "It succeeded", ["Run again"], "60"),
@@ -248,7 +248,7 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
         ("cancelled", "It was cancelled", ["Retry", "Run again"], "60"),
         ("skipped", "Its slot was skipped", ["Run again"], "60"),
     ):
-        page = pages.shows(f"runs/{pages.add(status)}", said)
+        page = pages.shows(f"runs/{pages.add(status)}", reason)
         assert re.findall("<button[^>]*>([^<]*)", page) == buttons, status
         assert re.findall(r'data-refresh="(\d+)"', page) == [seconds], status
 
@@ -310,8 +310,8 @@ def failed(pages: Pages) -> int:
     for attempt in (1, 2):
         failure = {"worker": f"web-{attempt}:7:ab", "error": f"no {attempt}", "stack": STACK}
         pages.failure(run_id, attempt, **failure)
-    said = "hello <b>\x1b[31m"
-    pages.insert(JobOutput(run_id=run_id, attempt=1, worker="w:1:x", output=said))
+    output = "hello <b>\x1b[31m"
+    pages.insert(JobOutput(run_id=run_id, attempt=1, worker="w:1:x", output=output))
     return run_id
 
 
@@ -348,14 +348,14 @@ def test_what_an_attempt_said_that_was_given_back_is_shown_while_its_run_waits(
 
 
 def test_stacks_leave_our_own_frames_out() -> None:
-    kept = without_own_frames(STACK)
-    assert kept == (
+    frames = without_own_frames(STACK)
+    assert frames == (
         "Traceback (most recent call last):\n"
         '  File "/srv/shop/flask_cronjobs_tasks.py", line 3, in send\n'
         "    return post()\n"
         "ValueError: no\n"
     )
-    assert without_own_frames(kept) == kept
+    assert without_own_frames(frames) == frames
     for path in Path(flask_cronjobs.__file__).parent.rglob("*.py"):
         frame = f'  File "{path}", line 3, in send\n    return post()\n'
         assert without_own_frames(f"Traceback:\n{frame}ValueError: no\n").count("\n") == 2, path
@@ -371,22 +371,22 @@ def test_an_error_that_is_no_text_spoils_no_list(pages: Pages, state: State) -> 
 
 def test_question_shows_the_first_runs_and_the_split_by_error(pages: Pages) -> None:
     ids = [pages.add("dead", error_type="KeyError" if n == 0 else "ValueError") for n in range(12)]
-    asked = pages.shows(
+    page = pages.shows(
         "runs/bulk?do=retry&status=dead", "11 of remind, ValueError", "1 of remind, KeyError",
         "The first 10", f"#{ids[-1]}<", f"#{ids[2]}<", "Back, change nothing",
         hides=[f"#{ids[1]}<", 'name="picked"'],
     )  # fmt: skip
-    assert "of the first" not in asked
+    assert "of the first" not in page
 
 
 def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
     first, second, third = (pages.add("dead") for _ in range(3))
-    done = pages.add("queued")
+    queued = pages.add("queued")
     listed = pages.shows("runs?status=dead", f'name="id" value="{first}" form="picked"')
     assert 'id="picked"' in listed
-    query = f"do=retry&status=dead&picked=1&id={first}&id={second}&id={done}"
-    asked = pages.shows(f"runs/bulk?{query}", "Retry 2 runs?", "1 other picked run", "Each of them")
-    fields = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', asked)
+    query = f"do=retry&status=dead&picked=1&id={first}&id={second}&id={queued}"
+    page = pages.shows(f"runs/bulk?{query}", "Retry 2 runs?", "1 other picked run", "Each of them")
+    fields = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', page)
     assert [value for name, value in fields if name == "id"] == [str(second), str(first)]
     answer = pages.client.post(
         "/jobs/runs/bulk/act",
@@ -394,7 +394,7 @@ def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
         headers=OWN,
     )
     assert pages.said(answer) == "2 runs are queued again."
-    assert [pages.status(each) for each in (first, second, third)] == ["queued", "queued", "dead"]
+    assert [pages.status(id_) for id_ in (first, second, third)] == ["queued", "queued", "dead"]
 
 
 def test_nothing_picked_is_not_all(pages: Pages) -> None:
