@@ -15,14 +15,14 @@ from pathlib import Path
 
 from tests.postgres import free_port
 
-#: How long one may take to start on a busy machine, in seconds.
+#: How long a broker may take to start on a busy machine, in seconds.
 PATIENCE = 120.0
 
 
 class Broker:
-    """A broker of the tests' own, to kill and to start again. Without persistence.
+    """A broker without persistence that a test starts, kills and starts again.
 
-    :ivar url: how Celery finds it.
+    :ivar url: the URL that Celery connects to.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the broker, and wait until it answers."""
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -62,13 +62,13 @@ class Broker:
             time.sleep(0.05)
 
     def renew(self) -> None:
-        """Start it anew, without what it held, or start it if it was killed."""
+        """Restart the broker empty, or start it if it was killed."""
         self.kill()
         self.start()
 
     @contextmanager
     def frozen(self) -> Generator[None]:
-        """Stop it inside the block: it accepts connections, and answers nothing."""
+        """Freeze the broker inside the block: it accepts connections, but answers nothing."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
         try:
@@ -77,7 +77,7 @@ class Broker:
             os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once; all that it holds is lost."""
+        """Kill the broker; everything that it holds is lost."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -89,7 +89,7 @@ class Broker:
 
 
 def find_program(name: str, package: str) -> str | None:
-    """A program, whose package is installed first where apt-get may; None if it cannot be had."""
+    """Return the path of a program, installed with apt-get if possible; None if there is none."""
     path = f"{os.environ['PATH']}:/usr/sbin:/usr/lib/rabbitmq/bin"
     if shutil.which(name, path=path) is None and os.geteuid() == 0:
         for command in (["update"], ["install", "--yes", package]):
@@ -99,7 +99,7 @@ def find_program(name: str, package: str) -> str | None:
 
 @contextmanager
 def running_redis() -> Generator[Broker | None]:
-    """A Redis server; None where there is none and none can be installed."""
+    """Run a Redis server; yield None if there is none and none can be installed."""
     program = find_program("redis-server", "redis-server")
     if program is None:
         yield None
@@ -113,9 +113,9 @@ def running_redis() -> Generator[Broker | None]:
 
 @contextmanager
 def running_rabbitmq() -> Generator[Broker | None]:
-    """A RabbitMQ server; None where there is none and none can be installed."""
+    """Run a RabbitMQ server; yield None if there is none and none can be installed."""
     installed = find_program("rabbitmq-server", "rabbitmq-server")
-    # Debian's own command changes the user, and starts the node that the machine has anyway.
+    # Debian's own command changes the user, and always starts the machine's default node.
     program = shutil.which("/usr/lib/rabbitmq/bin/rabbitmq-server") or installed
     if program is None:
         yield None
@@ -161,7 +161,7 @@ def _redis_answers(port: int) -> bool:
 
 
 def _rabbitmq_answers(port: int) -> bool:
-    # It greets a client with the first frame of a connection.
+    # RabbitMQ greets a client with the first frame of a connection.
     return _answer(port, b"AMQP\x00\x00\x09\x01").startswith(b"\x01")
 
 

@@ -1,10 +1,10 @@
-"""A clock for what reads `time.monotonic`."""
+"""A clock to replace `time.monotonic`."""
 
 from __future__ import annotations
 
 
 class Clock:
-    """A clock that a test moves."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0

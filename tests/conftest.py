@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from tests.rows import Rows
 
 old_click.behave_as_new()
-# How long a machine takes to make examples says nothing about us.
+# The time that a machine needs to make examples says nothing about the package.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
 
-#: Files with few tests that take long: one that begins last is waited for alone.
+#: Slow files with few tests: if one of them began last, all workers would wait for it.
 LONG = (
     "test_claim_order",
     "test_every_form",
@@ -52,18 +52,18 @@ LONG = (
 
 @event.listens_for(Engine, "connect")
 def no_waits_for_the_disk(driver: Any, _record: object) -> None:
-    """Let SQLite leave it to the system when its files are written: no test cuts the power."""
+    """Let SQLite leave syncing to the system: no test cuts the power."""
     if isinstance(driver, sqlite3.Connection):
         driver.execute("PRAGMA synchronous = OFF")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the files that take long begin first."""
+    """Run the slow files first."""
     items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
-    """Let a test that hangs say where.
+    """Print the stacks of a test that hangs, then end the process.
 
     pytest-timeout prints the stacks to the standard output, which a process of pytest-xdist lacks.
     """
@@ -88,25 +88,25 @@ def end_hung_process(item: pytest.Item) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let the tests of the public API run with another layer than Flask-SQLAlchemy."""
+    """Add the option ``--layer``, which runs the tests of the public API on another layer."""
     parser.addoption("--layer", choices=LAYERS, default="flask-sqlalchemy")
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector pass over what stays for all tests: one look takes a fifth of a second."""
+    """Exclude what lives for all tests from garbage collection: a collection takes 0.2 seconds."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the test that leaves a thread, a process or an open database behind.
+    """Fail a test that leaves a thread, a process or an open database behind.
 
-    And the one during which a receiver of a signal raises: that is only logged. A test that means
-    it is marked ``receiver_raises``.
+    A test also fails if a receiver of a signal raises, which is otherwise only logged. A test that
+    wants this is marked ``receiver_raises``.
     """
     if request.node.get_closest_marker("browser"):
-        yield  # A browser asks for what it likes until it is closed.
+        yield  # A browser sends requests of its own until it is closed.
         return
     with leftovers.nothing_left(request.node.nodeid):
         if request.node.get_closest_marker("receiver_raises"):
@@ -118,9 +118,10 @@ def nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def within_one_hour() -> None:
-    """Let no test begin just before a full hour, and so before midnight.
+    """Begin no test in the last seconds of an hour, and so none just before midnight.
 
-    What it has written for today, or for the last hour, would be yesterday's when it looks.
+    Otherwise, what the test wrote for today or for the last hour could be yesterday's when it
+    checks.
     """
     seconds = 3600 - time.time() % 3600
     if seconds < 8:
@@ -129,20 +130,20 @@ def within_one_hour() -> None:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[postgres.Server]:
-    """The PostgreSQL server, started by the first test that asks for it."""
+    """The PostgreSQL server; the first test that needs it starts it."""
     with postgres.running_server("fsync = off\n") as server:
         yield server
 
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """The URL of an empty SQLite database in a file."""
+    """The URL of a new SQLite file."""
     return f"sqlite:///{tmp_path / 'test.sqlite'}"
 
 
 @pytest.fixture(scope="session")
 def postgres_database(postgres_server: postgres.Server) -> Iterator[list[str]]:
-    """The one database that all tests use in turn, as a list of its last URL."""
+    """The one database that all tests use in turn; the list's last item is its URL."""
     urls = [postgres_server.create_database()]
     yield urls
     postgres_server.drop_database(urls[-1])
@@ -150,7 +151,7 @@ def postgres_database(postgres_server: postgres.Server) -> Iterator[list[str]]:
 
 @pytest.fixture
 def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str]) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database, with a name that no test has had before."""
+    """The URL of an empty PostgreSQL database, whose name no earlier test has used."""
     postgres_database[-1] = postgres_server.renew_database(postgres_database[-1])
     yield postgres_database[-1]
     leftovers.refuse(lambda: postgres_server.connections(postgres_database[-1]))
@@ -158,7 +159,7 @@ def postgresql_url(postgres_server: postgres.Server, postgres_database: list[str
 
 @pytest.fixture
 def pgbouncer_url(postgresql_url: str) -> Iterator[str]:
-    """The URL of `postgresql_url`'s database by way of PgBouncer in transaction mode."""
+    """The URL of `postgresql_url`'s database through PgBouncer in transaction mode."""
     program = brokers.find_program("pgbouncer", "pgbouncer")
     if program is None:
         pytest.skip("pgbouncer is not installed, and cannot be")
@@ -168,13 +169,13 @@ def pgbouncer_url(postgresql_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[brokers.Broker]:
-    """A Redis server, to kill and to start again."""
+    """A Redis server that the test may kill and restart."""
     yield from _broker(brokers.running_redis, "redis-server")
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_server() -> Iterator[brokers.Broker]:
-    """A RabbitMQ server, to kill and to start again."""
+    """A RabbitMQ server that the test may kill and restart."""
     yield from _broker(brokers.running_rabbitmq, "rabbitmq-server")
 
 
@@ -191,7 +192,7 @@ def _broker(
 def restartable_postgres(
     postgres_server: postgres.Server, postgresql_url: str
 ) -> Iterator[postgres.LocalServer]:
-    """The server of `postgresql_url`, to stop and start; it runs again after the test."""
+    """The server of `postgresql_url`, which the test may stop; it runs again afterwards."""
     if not isinstance(postgres_server, postgres.LocalServer):
         pytest.skip(f"{postgres.ENVIRONMENT} names a server that is not ours to stop")
     yield postgres_server
@@ -201,7 +202,7 @@ def restartable_postgres(
 
 @pytest.fixture(autouse=True)
 def short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let reclaiming in this process wait but briefly for living workers on SQLite."""
+    """Let reclaiming wait only briefly for living workers on SQLite."""
     from flask_cronjobs.core import reclaim
 
     monkeypatch.setattr(reclaim, "renewal_window", lambda lease: 0.05)
@@ -209,14 +210,14 @@ def short_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty database: the test runs once with each kind."""
+    """The URL of an empty database; the test runs once on each kind."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
 
 @pytest.fixture
 def layer(request: pytest.FixtureRequest) -> str:
-    """How the app reaches its database; see `tests.layers`."""
+    """The name of the layer through which the app reaches its database; see `tests.layers`."""
     chosen = str(request.config.getoption("--layer"))
     if chosen in ("lite", "plain") and request.node.get_closest_marker("flask_sqlalchemy"):
         pytest.skip("This is about Flask-SQLAlchemy itself.")
@@ -225,13 +226,13 @@ def layer(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def db(layer: str) -> Any:
-    """A Flask-SQLAlchemy extension of the test's own, or what stands for it; `app` begins it."""
+    """The Flask-SQLAlchemy extension of this test, or its replacement; `app` initializes it."""
     return LAYERS[layer]()
 
 
 @pytest.fixture
 def url_prefix(request: pytest.FixtureRequest) -> str | None:
-    """The path of the pages. Only tests marked ``pages`` have them: it takes time to add them."""
+    """The path of the pages. Only tests marked ``pages`` pay for adding them."""
     return "/jobs" if request.node.get_closest_marker("pages") else None
 
 
@@ -243,7 +244,7 @@ def app(
     engine_options: dict[str, Any],
     binds: dict[str, str],
 ) -> Iterator[Flask]:
-    """An app on `database_url`, whose connections are closed after the test."""
+    """An app on `database_url`; its connections are closed after the test."""
     app = Flask("tests")
     app.config.update(TESTING=True, SECRET_KEY="tests", SQLALCHEMY_DATABASE_URI=database_url)
     app.config.update(SQLALCHEMY_ENGINE_OPTIONS=engine_options, SQLALCHEMY_BINDS=binds)
@@ -257,7 +258,7 @@ def app(
 
 @pytest.fixture
 def jobs(app: Flask, db: Any) -> CronJobs:
-    """The extension on `app`, its tables created."""
+    """The extension on `app`, with its tables."""
     from flask_cronjobs import CronJobs
     from tests.tables import make_tables
 
@@ -268,13 +269,13 @@ def jobs(app: Flask, db: Any) -> CronJobs:
 
 @pytest.fixture
 def engine_options(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The engine options of the app; a test gives them as a parameter."""
+    """The app's engine options, which a test passes as a parameter."""
     return dict(getattr(request, "param", {}))
 
 
 @pytest.fixture
 def engine(database_url: str, engine_options: dict[str, Any]) -> Iterator[Engine]:
-    """An engine of the empty database, without an app."""
+    """An engine on the empty database, without an app."""
     engine = create_engine(database_url, **engine_options)
     yield engine
     engine.dispose()
@@ -282,7 +283,7 @@ def engine(database_url: str, engine_options: dict[str, Any]) -> Iterator[Engine
 
 @pytest.fixture
 def binds() -> dict[str, str]:
-    """The URLs of the app's further databases."""
+    """The URLs of the app's other databases."""
     return {}
 
 
@@ -295,7 +296,7 @@ def context(app: Flask, jobs: CronJobs) -> Iterator[None]:
 
 @pytest.fixture
 def state(app: Flask, jobs: CronJobs) -> State:
-    """What the extension knows of `app`."""
+    """The extension's state for `app`."""
     from flask_cronjobs.core.app_state import state_of
 
     return state_of(app)
@@ -303,7 +304,7 @@ def state(app: Flask, jobs: CronJobs) -> State:
 
 @pytest.fixture
 def rows(state: State) -> Rows:
-    """Makes rows in the job tables."""
+    """A builder of rows in the job tables."""
     from tests.rows import Rows
 
     return Rows(state.engine)
@@ -311,7 +312,7 @@ def rows(state: State) -> Rows:
 
 @pytest.fixture
 def monitor() -> Iterator[Monitor]:
-    """A monitor that listens while the test runs."""
+    """A monitor that listens for pings during the test."""
     from tests.monitor import Monitor
 
     with Monitor() as server:
@@ -324,7 +325,7 @@ def monitor() -> Iterator[Monitor]:
 
 @pytest.fixture
 def perform(context: None, jobs: CronJobs, db: Any) -> Callable[..., JobRun]:
-    """Declare a handler, enqueue a run of it, tick once; the run as it ended."""
+    """Return a function that declares a handler, performs one run of it, and returns the run."""
     from flask_cronjobs import Retry
 
     def perform(handler: Callable[..., Any], **options: Any) -> JobRun:
@@ -339,7 +340,7 @@ def perform(context: None, jobs: CronJobs, db: Any) -> Callable[..., JobRun]:
 
 @pytest.fixture
 def tick(app: Flask, jobs: CronJobs) -> Callable[[], TickReport]:
-    """Runs a tick of `jobs` here."""
+    """Return a function that runs one tick in this process."""
 
     def run() -> TickReport:
         with app.app_context():
@@ -350,7 +351,7 @@ def tick(app: Flask, jobs: CronJobs) -> Callable[[], TickReport]:
 
 @pytest.fixture
 def kit(database_url: str) -> Iterator[Kit]:
-    """The job tables of an empty database, created; see `tests.kit`."""
+    """The job tables in an empty database; see `tests.kit`."""
     from tests.kit import Kit
 
     kit = Kit.on(database_url)
@@ -360,7 +361,7 @@ def kit(database_url: str) -> Iterator[Kit]:
 
 @pytest.fixture
 def writers(kit: Kit) -> None:
-    """Writers on SQLite begin with the write lock, as apps that write at once should."""
+    """Let writers on SQLite begin with the write lock, as apps that write at once should."""
     from tests.kit import begin_with_the_write_lock
 
     begin_with_the_write_lock(kit)
@@ -368,7 +369,7 @@ def writers(kit: Kit) -> None:
 
 @pytest.fixture
 def enqueue(context: None, jobs: CronJobs) -> Enqueue:
-    """Declare a handler, and enqueue a run of it for each payload; their ids."""
+    """Return a function that enqueues a run of a handler per payload, and returns the ids."""
     tasks: dict[object, Task] = {}
 
     def enqueue(
@@ -385,14 +386,14 @@ def enqueue(context: None, jobs: CronJobs) -> Enqueue:
 
 @pytest.fixture
 def table(context: None, db: Any) -> None:
-    """The table `work` of the app's own; see `tests.handlers`."""
+    """Create the app's own table `work`; see `tests.handlers`."""
     with db.engine.begin() as connection:
         connection.execute(text("CREATE TABLE work (label text)"))
 
 
 @pytest.fixture
 def resident(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Resident]]:
-    """Starts resident workers, which end with the test, and with their last minute."""
+    """Return a function that starts resident workers; they stop with the test."""
     from flask_cronjobs.core import resident as resident_module
     from flask_cronjobs.core.app_state import state_of
     from tests.process.support import PATIENCE

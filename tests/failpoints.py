@@ -1,4 +1,4 @@
-"""The names of the failpoints; that each is reached shows `tests/process/test_failpoints.py`."""
+"""The names of the failpoints; `tests/process/test_failpoints.py` shows that each is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers for tests, and short reads of how their runs ended."""
+"""Handlers for tests, and short queries of how their runs ended."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sqlalchemy import select, text
 from flask_cronjobs import Retry
 from flask_cronjobs.models import JobRun
 
-#: Two attempts, the second at once.
+#: Allows two attempts, the second one immediately.
 AGAIN = Retry(max_attempts=2, base=0, jitter=False)
-#: Two attempts, of which a tick makes the first alone.
+#: Allows two attempts, of which a tick makes only the first.
 LATER = Retry(max_attempts=2, base=600)
 
 Enqueue = Callable[..., list[int]]
@@ -44,31 +44,31 @@ def raising(error: BaseException) -> Callable[[], None]:
 
 
 def found(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
-    """*columns* of all runs by id, as they are now."""
+    """Return *columns* of all runs by id, as they are now."""
     db.session.rollback()
     return [tuple(row) for row in db.session.execute(select(*columns).order_by(JobRun.id))]
 
 
 def ends(db: SQLAlchemy) -> list[tuple[Any, ...]]:
-    """The status of each run and the type of its last error, by id."""
+    """Return the status and the last error's type of each run, by id."""
     return found(db, JobRun.status, JobRun.error_type)
 
 
-#: A run that was given back: its status, attempts, and holder.
+#: The status, attempts and holder of a run that was given back.
 GIVEN_BACK = ("queued", 0, None)
 
 
 def holders(db: SQLAlchemy) -> list[tuple[Any, ...]]:
-    """The status of each run, its attempts, and who holds it."""
+    """Return the status, attempts and holder of each run, by id."""
     return found(db, JobRun.status, JobRun.attempts, JobRun.locked_by)
 
 
 def write(db: SQLAlchemy, label: str) -> None:
-    """Insert *label* into the table `work` of the app's own."""
+    """Insert *label* into the app's own table `work`."""
     db.session.execute(text("INSERT INTO work VALUES (:label)"), {"label": label})
 
 
 def labels(db: SQLAlchemy) -> list[str]:
-    """What stands in the table `work`."""
+    """Return the labels in the table `work`."""
     db.session.rollback()
     return list(db.session.scalars(text("SELECT label FROM work ORDER BY label")))

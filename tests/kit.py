@@ -1,4 +1,4 @@
-"""The job tables of one database, with short words for what tests do over and over."""
+"""The job tables of one database, with short methods for what tests do again and again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _numbers = itertools.count(1)
 
 
 class Bound:
-    """The functions of a module, with a bookkeeping connection given."""
+    """The functions of a module, called with a bookkeeping connection as the first argument."""
 
     def __init__(self, module: ModuleType, books: Bookkeeping) -> None:
         self._module, self._books = module, books
@@ -49,7 +49,7 @@ class Bound:
 
 
 class Kit(Rows):
-    """One bookkeeping connection and all that writes through it, and rows to write to."""
+    """One bookkeeping connection, everything that writes through it, and a builder of rows."""
 
     task = "task"
 
@@ -64,8 +64,9 @@ class Kit(Rows):
 
     @classmethod
     def on(cls, url: str) -> Kit:
-        """A kit on an empty database, its tables created."""
-        # So long that enqueuers on a busy machine get SQLite's lock, which it gives to anybody.
+        """Create the job tables in an empty database, and return a kit on them."""
+        # The timeout lets enqueuers on a busy machine get SQLite's lock, which is granted in no
+        # order.
         patience = {"timeout": 60} if url.startswith("sqlite") else {}
         engine = create_engine(url, connect_args=patience)
         if copy_tables(url):
@@ -75,20 +76,20 @@ class Kit(Rows):
         return cls(engine)
 
     def act(self, action: Action, *ids: int) -> list[Change]:
-        """Let an operator do *action* to those of the runs *ids* that allow it."""
+        """Let an operator apply *action* to those of the runs *ids* that allow it."""
         return change_runs(self.books, action, ids, Operation("changed", "runs", "ada"))
 
     def another(self) -> Kit:
-        """A second worker: another connection to the same database."""
+        """Return a second worker, which has its own connection to the same database."""
         return Kit(self.engine)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connection and the engine."""
         self.books.close()
         self.engine.dispose()
 
     def sql(self, statement: str, **parameters: object) -> Sequence[Row[Any]]:
-        """The rows of a statement, which is committed."""
+        """Execute a statement, commit, and return its rows."""
         dialect = dialect_of(self.engine)
         values = {
             name: dialect.instant(value) if isinstance(value, datetime) else value
@@ -101,50 +102,50 @@ class Kit(Rows):
     # Runs
 
     def run(self, status: str = "queued", age: float = 60.0, **values: Any) -> int:
-        """A run that is due, unless told; its id."""
+        """Insert a run that is due unless *values* say otherwise; return its id."""
         return super().run(status, age, **values)
 
     def runs(self, number: int, **values: Any) -> list[int]:
-        """Insert so many runs; their ids."""
+        """Insert *number* runs; return their ids."""
         return [self.run(**values) for _ in range(number)]
 
     def all_rows(self) -> list[JobRun]:
-        """All runs, by id."""
+        """Return all runs, by id."""
         with Session(self.engine) as session:
             return list(session.scalars(select(JobRun).order_by(JobRun.id)))
 
     def failures(self, run_id: int) -> list[JobFailure]:
-        """A run's failed attempts, in order."""
+        """Return the failed attempts of a run, in order."""
         statement = select(JobFailure).where(JobFailure.run_id == run_id)
         with Session(self.engine) as session:
             return list(session.scalars(statement.order_by(JobFailure.attempt)))
 
     def request(self, limit: int = 100, **values: Any) -> ClaimRequest:
-        """A request with a token of its own."""
+        """Return a claim request with a token of its own."""
         fields = {"token": f"host:1:{next(_numbers)}", "tasks": TASKS, **values}
         return ClaimRequest(limit=limit, **fields)
 
     def claim(self, limit: int = 100, **values: Any) -> tuple[Claim, ...]:
-        """Claim what a request of these values asks for."""
+        """Claim runs with a request of these values."""
         answer: Answer = self.claims.record_and_claim([], self.request(limit, **values))
         return answer.claims
 
     def claim_ids(self, limit: int = 100, **values: Any) -> list[int]:
-        """The ids of what `claim` claims."""
+        """Claim as `claim` does, and return the ids."""
         return [claim.id for claim in self.claim(limit, **values)]
 
     def claim_one(self, **values: Any) -> Claim:
-        """Claim the only run there is to claim."""
+        """Claim the only claimable run."""
         (claim,) = self.claim(**values)
         return claim
 
     def finish(self, claim: Claim, kind: OutcomeKind = "succeeded", **values: Any) -> bool:
-        """Record an outcome; whether its token still held the run."""
+        """Record an outcome; return whether its token still held the run."""
         result = outcome(claim, kind, **values)
         return claim.id in self.claims.record_and_claim([result], None).recorded
 
     def expire(self, claim: Claim, seconds: float = 1) -> None:
-        """Let the lease of a run have run out *seconds* ago."""
+        """Let the lease of a run have expired *seconds* ago."""
         with self.engine.begin() as connection:
             connection.execute(
                 update(JobRun)
@@ -155,17 +156,17 @@ class Kit(Rows):
     # Definitions
 
     def define(self, name: str = "definition", due: datetime | None = None, **values: Any) -> int:
-        """A definition whose next slot is *due*; its id."""
+        """Insert a definition whose next slot is *due*; return its id."""
         usual: dict[str, Any] = {"job_type": self.task, "schedule": "* * * * *"}
         return self.definition(name, next_run_at=due or ago(minutes=1), **(usual | values))
 
     def defined(self, definition_id: int) -> JobDefinition:
-        """A definition as its row stands."""
+        """Return a definition as its row is now."""
         with Session(self.engine) as session:
             return session.get_one(JobDefinition, definition_id)
 
     def found(self, name: str) -> DefinitionRow:
-        """A definition as `definitions.find` reads it."""
+        """Return a definition as `definitions.find` reads it."""
         row: DefinitionRow | None = self.definitions.find(name)
         assert row is not None
         return row
@@ -188,14 +189,14 @@ def begin_with_the_write_lock(kit: Kit) -> None:
 
 
 def in_threads(*works: Callable[[], None]) -> None:
-    """Do all *works* at once; raise what the first of them raises."""
+    """Run all *works* at once; raise the first error."""
     with ThreadPoolExecutor(len(works)) as pool:
         for future in [pool.submit(work) for work in works]:
             future.result()
 
 
 def statements(engine: Engine, part: str = "") -> list[str]:
-    """Each statement with *part* that is sent from now on."""
+    """Collect the statements containing *part* that are sent from now on."""
     sent: list[str] = []
 
     @event.listens_for(engine, "before_cursor_execute")
@@ -212,9 +213,9 @@ def lose_answer(
     times: Collection[int] = (1,),
     when: str = "after_cursor_execute",
 ) -> list[str]:
-    """Break the connection at some of the statements with *part*; all of those that were sent.
+    """Break the connection at some of the statements containing *part*; collect all of them.
 
-    :param times: at the first, the second, and so on.
+    :param times: which of these statements, counted from 1.
     """
     sent: list[str] = []
 
@@ -222,7 +223,7 @@ def lose_answer(
         if part in statement:
             sent.append(statement)
             if len(sent) in times:
-                # SQLAlchemy 2.0 does not wrap what a listener raises before the statement.
+                # SQLAlchemy 2.0 does not wrap errors that a listener raises before the statement.
                 error = psycopg.OperationalError("server closed the connection unexpectedly")
                 raise OperationalError(statement, None, error)
 
@@ -232,7 +233,7 @@ def lose_answer(
 
 @contextmanager
 def heard(*signals: Signal, sender: Any = ANY) -> Generator[list[Any]]:
-    """What receivers of these signals are told in this block, in order."""
+    """Collect what receivers of these signals get in this block, in order."""
     received: list[Any] = []
 
     def receive(sender: object, **details: Any) -> None:
@@ -245,14 +246,14 @@ def heard(*signals: Signal, sender: Any = ANY) -> Generator[list[Any]]:
 
 
 def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:
-    """An outcome of *claim*."""
+    """Return an outcome of *claim*."""
     if kind in ("failed", "dead"):
         values = {"error": "it broke", "error_type": "RuntimeError", "stack": "…", **values}
     return Outcome(claim.id, claim.token, kind, claim.attempt, claim.job_type, **values)
 
 
 def spec(name: str = "definition", **values: Any) -> DefinitionSpec:
-    """A definition as code states it."""
+    """Return a definition as code declares it."""
     fields: dict[str, Any] = {
         "job_type": "task", "schedule": "* * * * *", "timezone": "UTC", "payload": {}, **values,
     }  # fmt: skip
@@ -260,5 +261,5 @@ def spec(name: str = "definition", **values: Any) -> DefinitionSpec:
 
 
 def plan(expected: datetime, *slots: Slot, following: datetime | None = None) -> SlotPlan:
-    """A plan from the watermark *expected*, by default to one slot there."""
+    """Return a plan from the watermark *expected*, by default with one slot there."""
     return SlotPlan(expected, following or expected + timedelta(days=1), slots or (Slot(expected),))

@@ -1,6 +1,6 @@
-"""The ways in which an app may reach its database, each with the face of Flask-SQLAlchemy.
+"""The layers through which an app may reach its database, with Flask-SQLAlchemy's interface.
 
-So the same tests run with each of them: ``pytest --layer lite tests/api``.
+The same tests run with each of them: ``pytest --layer lite tests/api``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sqlalchemy.orm import DeclarativeBase, Session, scoped_session, sessionmake
 class FlaskSQLAlchemy(SQLAlchemy):
     """Flask-SQLAlchemy itself.
 
-    :ivar given: what `CronJobs` takes beside the app.
+    :ivar given: the arguments of `CronJobs` besides the app.
     """
 
     given: ClassVar[dict[str, Any]] = {}
 
 
 class Psycopg2(FlaskSQLAlchemy):
-    """Flask-SQLAlchemy by psycopg2."""
+    """Flask-SQLAlchemy with psycopg2."""
 
     def init_app(self, app: Flask) -> None:
         url = app.config["SQLALCHEMY_DATABASE_URI"]
@@ -35,7 +35,7 @@ class Psycopg2(FlaskSQLAlchemy):
 
 
 class _Own:
-    """What Flask-SQLAlchemy has, and the others have not."""
+    """The parts of Flask-SQLAlchemy's interface that the other layers lack."""
 
     engine: Any
     session: Any
@@ -62,7 +62,7 @@ class _Own:
 
 
 class _LiteSession(Session):
-    """A session that tests may call and remove, as if it were scoped."""
+    """A session that tests may call and remove as if it were scoped."""
 
     def __call__(self) -> Session:
         return self
@@ -73,9 +73,9 @@ class _LiteSession(Session):
 
 
 def lite_extension() -> Any:
-    """The class of Flask-SQLAlchemy-Lite; a test is skipped where it is not installed.
+    """Return the class of Flask-SQLAlchemy-Lite; skip the test where it is not installed.
 
-    It asks for a newer SQLAlchemy than the oldest that the package runs with.
+    It needs a newer SQLAlchemy than the oldest that the package supports.
     """
     return pytest.importorskip("flask_sqlalchemy_lite").SQLAlchemy
 
@@ -102,7 +102,7 @@ class Lite(_Own):
 
 
 class Plain(_Own):
-    """SQLAlchemy alone, with one session for each app context."""
+    """SQLAlchemy alone, with one session per app context."""
 
     def init_app(self, app: Flask) -> None:
         self.engine = create_engine(app.config["SQLALCHEMY_DATABASE_URI"])

@@ -1,4 +1,4 @@
-"""Leases for tests of what has nothing to do with them."""
+"""Leases for tests that are not about leases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from flask_cronjobs.types import Claim
 
 
 class EndlessLeases(Leases):
-    """Leases that hold every claim for ever."""
+    """Leases that never end."""
 
     def __init__(self) -> None:
         super().__init__(float("inf"))

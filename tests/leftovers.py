@@ -1,6 +1,6 @@
-"""What a test leaves behind: threads, processes, open databases and hooks that outlive it.
+"""Checks for what a test leaves behind: threads, processes, open databases and hooks.
 
-They would disturb the tests after it, whose log they write to and whose time they take.
+They would disturb later tests, whose log they write to and whose time they take.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-#: How long what is about to end may take for that on a busy machine, in seconds.
+#: How long threads and processes that are ending may need on a busy machine, in seconds.
 PATIENCE = 60.0
-#: Threads that serve the whole process, and end by themselves.
+#: Threads that serve the whole process, and end without help.
 SHARED_THREADS = ("cronjobs-deadlines", "asyncio_")
 RAISED = "A receiver of the signal"
-#: What a worker or a tick handles while it is at work.
+#: The signals that a worker or a tick handles while it runs.
 SIGNALS = (signal.SIGALRM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
-#: How many processes this one has started.
+#: The number of processes that this process has started.
 _started = 0
 
 
@@ -42,11 +42,11 @@ sys.addaudithook(_count_started)
 
 @contextmanager
 def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
-    """Fail if threads, processes or open SQLite files are left that this block has begun.
+    """Fail if this block leaves threads, processes or open SQLite files behind.
 
-    And if signals, or what cannot be raised, are not handled as before.
+    Also fail if the handlers of signals or the hook for unraisable errors have changed.
 
-    :param test: the id of the test, which the processes that it starts have in their environment.
+    :param test: the test's id, which stands in the environment of the processes that it starts.
     """
     threads, files, started = set(threading.enumerate()), set(_open_files()), _started
     hooks = _hooks()
@@ -60,9 +60,10 @@ def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
 
 
 def _free_logging() -> None:
-    """Free the lock of `logging`: an interruption just after its taking leaves it to this thread.
+    """Free the lock of `logging`, if an interruption has left it to this thread.
 
-    Python 3.13 takes it in a with statement. Before, all other threads would wait for it for ever.
+    Python 3.13 takes the lock in a with statement. In earlier versions, an interruption just after
+    that would make all other threads wait forever.
     """
     lock: Any = vars(logging)["_lock"]
     if lock._is_owned():
@@ -70,10 +71,10 @@ def _free_logging() -> None:
 
 
 def refuse(look: Callable[[], Iterable[str]], patience: float = PATIENCE) -> None:
-    """Wait until *look* finds nothing any more; fail if that takes longer than *patience*."""
+    """Wait until *look* finds nothing more; fail if that takes longer than *patience* seconds."""
     until = time.monotonic() + patience
     if look():
-        gc.collect()  # What an exception's frames hold is in a cycle.
+        gc.collect()  # The objects in an exception's frames are part of a cycle.
     while remaining := sorted(look()):
         if time.monotonic() >= until:
             pytest.fail(f"The test leaves behind: {', '.join(remaining)}", pytrace=False)
@@ -82,7 +83,7 @@ def refuse(look: Callable[[], Iterable[str]], patience: float = PATIENCE) -> Non
 
 @contextmanager
 def no_receiver_raises() -> Generator[None]:
-    """Fail if a receiver of a signal raises in this block: nobody else would hear of it."""
+    """Fail if a receiver of a signal raises in this block; otherwise nobody would notice."""
     raised: list[str] = []
 
     class Listening(logging.Handler):
@@ -106,15 +107,15 @@ def _threads() -> list[threading.Thread]:
 
 
 def _hooks() -> dict[str, object]:
-    """Return what handles signals here, and what cannot be raised."""
+    """Return the handlers of the signals, and the hook for unraisable errors."""
     handlers: dict[str, object] = {number.name: signal.getsignal(number) for number in SIGNALS}
-    # Before 8.4, pytest has another hook in each phase of a test, of one name.
+    # Before 8.4, pytest has another hook of the same name in each phase of a test.
     hook = sys.unraisablehook
     return {"unraisable": getattr(hook, "__qualname__", hook), **handlers}
 
 
 def _open_files() -> list[str]:
-    """Return the SQLite files that are open here, each as often as it is."""
+    """Return the SQLite files that are open in this process, once per descriptor."""
     paths: list[str] = []
     for number in os.listdir("/proc/self/fd"):  # noqa: PTH208
         try:
@@ -127,7 +128,7 @@ def _open_files() -> list[str]:
 
 
 def _processes(test: str) -> Generator[str]:
-    """Yield the Python processes that *test* has started, and those that were forked here."""
+    """Yield the Python processes that *test* has started, and those forked from this process."""
     mark = f"PYTEST_CURRENT_TEST={test} ".encode()
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
@@ -136,7 +137,7 @@ def _processes(test: str) -> Generator[str]:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             command = (folder / "cmdline").read_bytes().split(b"\0")
             ours = parent == os.getpid() or mark in (folder / "environ").read_bytes()
-        except OSError:  # It has ended, or is somebody else's.
+        except OSError:  # The process has ended, or belongs to another user.
             continue
         if ours and b"python" in Path(os.fsdecode(command[0])).name.encode():
             yield f"the process {folder.name}: {os.fsdecode(b' '.join(command))}"

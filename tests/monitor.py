@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 
 class Monitor(HTTPServer):
-    """An outside monitor that answers as it is told."""
+    """An outside monitor whose answers a test sets."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answer)
@@ -25,7 +25,7 @@ class Monitor(HTTPServer):
         return f"http://127.0.0.1:{self.server_port}/"
 
     def shutdown(self) -> None:
-        """Stop, also a request that waits to be answered."""
+        """Stop the server, and any request that waits for its answer."""
         self.ended.set()
         super().shutdown()
 
@@ -53,4 +53,4 @@ class _Answer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Write no log."""

@@ -1,4 +1,4 @@
-"""Before click 8.2, its runner mixed standard error into the standard output."""
+"""Support for click before 8.2, whose runner mixed standard error into the standard output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 
 def behave_as_new() -> None:
-    """Let the runner keep the two apart, and show both as the output, as of click 8.2."""
+    """Let the runner separate the two streams, and put both into the output, as click 8.2 does."""
     runner: Any = CliRunner
     result: Any = Result
     if "mix_stderr" in inspect.signature(CliRunner).parameters:

@@ -26,13 +26,13 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = 4
 """
-#: How long it may take to start on a busy machine, in seconds.
+#: How long PgBouncer may take to start on a busy machine, in seconds.
 PATIENCE = 60.0
 
 
 @contextmanager
 def running_pgbouncer(program: str, server_url: str) -> Generator[str]:
-    """The URL of the same database by way of a PgBouncer that runs for a while."""
+    """Run a PgBouncer in front of a database; yield the database's URL through it."""
     url = make_url(server_url)
     port = free_port()
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-pgbouncer-"))
@@ -41,7 +41,7 @@ def running_pgbouncer(program: str, server_url: str) -> Generator[str]:
     config.write_text(
         CONFIG.format(host=url.host, server=url.port or 5432, user=url.username, port=port)
     )
-    # It refuses to run as root.
+    # PgBouncer refuses to run as root.
     command, user = [program, "-q", str(config)], user_of_servers()
     via = url.set(host="127.0.0.1", port=port)
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **user) as process:

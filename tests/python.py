@@ -1,4 +1,4 @@
-"""Python in a process of its own."""
+"""Python in a separate process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 def python(
     *arguments: str, cwd: Path = ROOT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder, with the package that is tested, and such variables."""
+    """Run Python in the folder *cwd* with the tested package and these variables."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=cwd,

@@ -12,12 +12,12 @@ from tests.process.support import wait_until
 
 
 def keepers() -> list[Keeper]:
-    """The keepers of the workers in this process."""
+    """Return the keepers of the workers in this process."""
     return [thread for thread in threading.enumerate() if isinstance(thread, Keeper)]
 
 
 def stop_keepers() -> None:
-    """Let all workers in this process stop."""
+    """Stop all workers in this process."""
     for keeper in keepers():
         keeper.flag.stop()
 
@@ -25,7 +25,7 @@ def stop_keepers() -> None:
 class Resident:
     """``flask jobs work`` in a thread.
 
-    :ivar error: what it ended with.
+    :ivar error: the exception that ended it, if any.
     """
 
     def __init__(self, state: State, queues: tuple[str, ...] = ()) -> None:
@@ -41,14 +41,14 @@ class Resident:
             self.error = error
 
     def stop(self) -> None:
-        """Stop it, and wait for its end."""
+        """Stop the worker, and wait for its end."""
 
         def has_ended() -> bool:
-            stop_keepers()  # Again and again: one that has just been started has no keeper yet.
+            stop_keepers()  # Repeated: a worker that has just started has no keeper yet.
             return not self._thread.is_alive()
 
         wait_until(has_ended)
 
     def join(self) -> None:
-        """Wait for its end."""
+        """Wait for the worker's end."""
         wait_until(lambda: not self._thread.is_alive())

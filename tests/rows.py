@@ -1,4 +1,4 @@
-"""Times, and rows made outright for tests of what reads them."""
+"""Times, and a builder of rows for tests of what reads them."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
 
 
 def new_year() -> datetime:
-    """The last slot of ``@yearly``."""
+    """Return the last slot of ``@yearly``."""
     return datetime(now().year, 1, 1, tzinfo=timezone.utc)
 
 
 def now() -> datetime:
-    """The time, aware."""
+    """Return the current time, aware."""
     return datetime.now(timezone.utc)
 
 
 def ago(seconds: float = 0.0, **parts: float) -> datetime:
-    """So many seconds, or *parts* as of a `timedelta`, before now."""
+    """Return the time *seconds*, or *parts* as in a `timedelta`, before now."""
     return now() - timedelta(seconds=seconds, **parts)
 
 
 def the_run(db: SQLAlchemy) -> JobRun:
-    """The one run that there is, as it is now."""
+    """Return the only run, as it is now."""
     db.session.rollback()
     return db.session.scalars(select(JobRun)).one()
 
 
 def runs(db: SQLAlchemy) -> list[JobRun]:
-    """The runs that are committed, by id, as they are now."""
+    """Return the committed runs by id, as they are now."""
     db.session.rollback()
     return list(db.session.scalars(select(JobRun).order_by(JobRun.id)))
 
 
 def statuses(db: SQLAlchemy) -> list[str]:
-    """The status of each run, by id, as it is now."""
+    """Return the status of each run by id, as it is now."""
     return [run.status for run in runs(db)]
 
 
 def view_of(state: State, run_id: int) -> RunView:
-    """A run as its page shows it."""
+    """Return a run as its page shows it."""
     view = find_run(state, run_id)
     assert view is not None
     return view
 
 
 def all_of(state: State, which: RunFilter) -> list[int]:
-    """The ids of all runs that a filter finds, newest first, as a bulk action takes them."""
+    """Return the ids of all runs that a filter finds, newest first, as a bulk action gets them."""
     with reading(state) as reader:
         return matching(state, which, 10_000, reader.connection)
 
@@ -75,7 +75,7 @@ def all_of(state: State, which: RunFilter) -> list[int]:
 class Rows:
     """Makes rows in one database, each committed at once.
 
-    :cvar task: whose runs it makes, unless told.
+    :cvar task: the task of runs that name no other.
     """
 
     task = "send"
@@ -84,7 +84,7 @@ class Rows:
         self.engine = engine
 
     def run(self, status: str = "queued", age: float = 0.0, **values: Any) -> int:
-        """A run of *status* that was due, or ended, *age* seconds ago; its id."""
+        """Insert a run of *status* that was due, or ended, *age* seconds ago; return its id."""
         base: dict[str, Any] = {
             "job_type": self.task,
             "status": status,
@@ -106,12 +106,12 @@ class Rows:
         return self.insert(JobRun(**(base | values)))
 
     def definition(self, name: str, **values: Any) -> int:
-        """A definition; its id."""
+        """Insert a definition; return its id."""
         base = {"job_type": name, "schedule": "*/5 * * * *", "payload": {}, "next_run_at": ago(-60)}
         return self.insert(JobDefinition(**(base | values | {"name": name})))
 
     def failure(self, run_id: int, attempt: int, **values: Any) -> int:
-        """A failed attempt of a run; its id."""
+        """Insert a failed attempt of a run; return its id."""
         base = {
             "worker": "web-1:7:token",
             "error_type": "ValueError",
@@ -123,7 +123,7 @@ class Rows:
         return self.insert(JobFailure(**(base | values | {"run_id": run_id, "attempt": attempt})))
 
     def tick(self, age: float = 0.0, **values: Any) -> int:
-        """A tick that was seen last *age* seconds ago; its id."""
+        """Insert a tick that was last seen *age* seconds ago; return its id."""
         base = {
             "worker": "web-1:7",
             "host": "web-1",
@@ -135,11 +135,11 @@ class Rows:
         return self.insert(JobTick(**(base | values)))
 
     def effect(self, key: str, **values: Any) -> int:
-        """An effect; its id."""
+        """Insert an effect; return its id."""
         return self.insert(JobEffect(**({"state": "begun"} | values | {"key": key})))
 
     def step(self, run_id: int, name: str, kind: str = "step", **values: Any) -> int:
-        """A step of a run that ended 7 seconds ago; its id."""
+        """Insert a step of a run that ended 7 seconds ago; return its id."""
         base = {
             "kind": kind,
             "attempt": 1,
@@ -150,23 +150,23 @@ class Rows:
         return self.insert(JobStep(**(base | values | {"run_id": run_id, "name": name})))
 
     def rate(self, key: str, tat: datetime, **values: Any) -> int:
-        """When the next start of a rate key comes, in place of what was there; its id."""
+        """Set when the next start of a rate key comes; return the row's id."""
         with self.engine.begin() as connection:
             connection.execute(delete(JobRate).where(JobRate.key == key))
         return self.insert(JobRate(**(values | {"key": key, "tat": tat})))
 
     def operation(self, what: str, run_id: int, actor: str = "ada") -> int:
-        """What an operator did to a run; its id."""
+        """Insert an operator's operation on a run; return its id."""
         base = {"what": what, "target": f"run {run_id}", "actor": actor, "run_id": run_id}
         return self.insert(JobOperation(**(base)))
 
     def get(self, run_id: int) -> JobRun:
-        """A run as its row stands, apart from any session."""
+        """Return a run as its row is now, detached from any session."""
         with Session(self.engine) as session:
             return session.get_one(JobRun, run_id)
 
     def insert(self, *rows: Any) -> int:
-        """Commit rows; the id of the last."""
+        """Commit rows; return the id of the last."""
         with Session(self.engine) as session:
             session.add_all(rows)
             session.commit()

@@ -1,6 +1,6 @@
-"""Job tables in new databases, made in one step: to create them takes longer than most tests.
+"""Job tables in new databases, created in one step, since creating them is slower than most tests.
 
-In PostgreSQL, the tables that one test leaves are emptied and put aside for the next.
+On PostgreSQL, the tables that a test leaves are emptied and put aside for the next test.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sqlalchemy import URL, create_engine, create_mock_engine, make_url
 #: The schema of the tables that are put aside.
 ASIDE = "aside"
 
-#: How the tables looked when they had just been made.
+#: The state of the tables just after they were created.
 _as_made: _Looks | None = None
 
 
 def copy_tables(url: str) -> bool:
-    """Put the job tables into the database of *url*, if it has none and is not in memory.
+    """Put the job tables into the database of *url*, unless it has some or is in memory.
 
-    They are as ``db.create_all()`` leaves them.
+    They are as ``db.create_all()`` creates them.
 
     :returns: whether the database has them now.
     """
@@ -51,9 +51,9 @@ def copy_tables(url: str) -> bool:
 
 
 def make_tables(app: Flask, db: SQLAlchemy) -> None:
-    """Do what ``db.create_all()`` does for the default database of *app*, in less time."""
+    """Create the tables as ``db.create_all()`` does for the default database, in less time."""
     copied = copy_tables(app.config["SQLALCHEMY_DATABASE_URI"])
-    # Counted by `dict` itself: to look into the metadata copies the job tables to it.
+    # Count with `dict` itself: reading the metadata would copy the job tables to it.
     if not copied or dict.__len__(db.metadata.tables) > 0:
         with app.app_context():
             db.create_all()
@@ -75,15 +75,15 @@ def _create_at_once(url: URL) -> None:
         else:
             connection.execute(f"DROP SCHEMA IF EXISTS {ASIDE} CASCADE")
             connection.execute(_script())
-            if row[2] == 0:  # Else a table of the test's would be put aside with them.
+            if row[2] == 0:  # Otherwise a table of the test would be put aside with them.
                 _remember(connection)
 
 
 def put_aside(connection: psycopg.Connection) -> None:
-    """Empty the schema ``public``, and put its job tables aside if they are as they were made.
+    """Empty the schema ``public``, and put its job tables aside if their definitions are unchanged.
 
-    They come back by `copy_tables`. Nothing of their rows, numbers and statistics is left that a
-    test could see, but for some pages of deleted rows.
+    `copy_tables` brings them back. A test sees nothing of the earlier rows, numbers and statistics,
+    except some pages of deleted rows.
     """
     try:
         is_aside = _put_aside(connection)
@@ -99,7 +99,7 @@ def _put_aside(connection: psycopg.Connection) -> bool:
         return False
     with connection.transaction():
         if connection.execute(f"SELECT to_regclass('{ASIDE}.job_runs')").fetchone() != (None,):
-            return False  # The last test had no use for them, so they are there still.
+            return False  # The last test did not use the tables, so they are still there.
         current = _looks(connection)
         if current.definitions != _as_made.definitions:
             for (table,) in connection.execute(_OTHER_TABLES, [list(_names())]).fetchall():
@@ -150,7 +150,7 @@ _RESTART = """
     SELECT setval(oid::regclass, 1, false) FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relkind = 'S'
 """
-#: What changes with each change of a definition; and when tables grow, or are analyzed.
+#: These values change with each change of a definition, and when tables grow or are analyzed.
 _LOOKS = """
     WITH relations AS (
         SELECT * FROM pg_class WHERE relnamespace = 'public'::regnamespace
@@ -175,7 +175,7 @@ _LOOKS = """
 
 @lru_cache(maxsize=1)
 def _script() -> bytes:
-    """Return the statements of ``create_all``, which psycopg sends in one go."""
+    """Return the statements of ``create_all`` as one text, which psycopg sends at once."""
     from flask_cronjobs.models import JobRun
 
     statements: list[str] = []
