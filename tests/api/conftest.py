@@ -1,4 +1,4 @@
-"""Tests of the public API run on SQLite; those marked `on_both` on PostgreSQL as well."""
+"""Tests of the public API run on SQLite; those marked `on_both` also run on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, layer: str) -> str:
-    """The URL of an empty database: of SQLite unless a mark or a layer says otherwise."""
+    """The URL of an empty database, on SQLite unless a mark or a layer says otherwise."""
     usual = "postgresql" if layer == "psycopg2" else "sqlite"
     url: str = request.getfixturevalue(f"{getattr(request, 'param', usual)}_url")
     return url
@@ -20,7 +20,7 @@ def database_url(request: pytest.FixtureRequest, layer: str) -> str:
 
 @pytest.fixture
 def another(tmp_path: Path) -> Iterator[tuple[Flask, SQLAlchemy]]:
-    """Another app, without the extension, on a SQLite file of its own."""
+    """A second app without the extension, on its own SQLite file."""
     app, db = Flask("other"), SQLAlchemy()
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'other.sqlite'}"
     db.init_app(app)

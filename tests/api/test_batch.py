@@ -36,13 +36,13 @@ pytestmark = pytest.mark.usefixtures("context")
 
 @pytest.fixture
 def told() -> list[Any]:
-    """What the runs of `then` were told, in order."""
+    """The arguments that the runs of `then` received, in order."""
     return []
 
 
 @pytest.fixture
 def work(jobs: CronJobs) -> Task[..., Any]:
-    """A task whose runs end as they are told to."""
+    """A task whose runs end as their argument says."""
 
     @jobs.task(retry=Retry(max_attempts=1))
     def work(how: str = "well", number: int = 0) -> None:
@@ -56,7 +56,7 @@ def work(jobs: CronJobs) -> Task[..., Any]:
 
 @pytest.fixture
 def then(jobs: CronJobs, told: list[Any]) -> Task[..., Any]:
-    """A task that notes the batch that it follows, and its arguments."""
+    """A task that records its arguments and the batch that it follows."""
 
     @jobs.task
     def then(**given: Any) -> None:
@@ -99,7 +99,7 @@ def test_then_runs_once_with_the_counts(
 def test_batch_whose_last_run_ended_without_a_worker_is_ended_by_the_next_tick(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
 ) -> None:
-    """Its process died before it looked, or somebody wrote the row by hand."""
+    """The process died before it checked the batch, or somebody changed the row by hand."""
     with jobs.batch("b", then=then):
         work.enqueue()
     ended = {"status": "succeeded", "finished_at": func.now()}
@@ -182,7 +182,7 @@ def test_batch_that_a_swallowed_error_has_left_open_is_told(
 def test_batch_that_a_run_has_left_open_is_told_in_its_row_unless_it_fails(
     jobs: CronJobs, db: SQLAlchemy, work: Any, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
-    """Where it fails, its next attempt fills the batch."""
+    """If the attempt fails, the next attempt fills the batch."""
 
     @jobs.task(retry=False)
     def fills() -> None:
@@ -227,7 +227,7 @@ def test_old_snapshot_does_not_end_a_batch_whose_run_is_retried(
         jobs.tick()
         db.session.commit()
         db.session.connection(execution_options={"isolation_level": level})
-        assert db.session.scalars(select(JobRun.status)).all() == ["dead"]  # From now on.
+        assert db.session.scalars(select(JobRun.status)).all() == ["dead"]  # The snapshot begins.
         jobs.retry(run_id)
     db.session.rollback()
     assert batch_row(db).finished_at is None
@@ -248,7 +248,7 @@ def test_batch_that_is_closed_meanwhile_takes_no_more_runs(
 
 @pytest.fixture
 def close_elsewhere(app: Flask, jobs: CronJobs, db: SQLAlchemy) -> Iterator[Callable[[], Any]]:
-    """Lets another thread close the batch and tick; returns what waits for it."""
+    """Let another thread close the batch and tick; return a function that waits for it."""
 
     def close() -> None:
         with app.app_context():
@@ -282,7 +282,7 @@ def test_batch_is_held_beyond_a_savepoint_in_which_a_run_joined(
         else:
             work.enqueue()
             closing = close_elsewhere()
-            assert not wait([closing], 0.3).done  # It waits for the commit.
+            assert not wait([closing], 0.3).done  # The tick waits for the commit.
             db.session.commit()
             closing.result(10)
     assert batch_row(db).succeeded == len(runs_of(db, "work")) == (1 if broken else 4)
@@ -323,7 +323,7 @@ def test_two_that_fill_and_close_a_batch_do_so_one_after_the_other(
                 with jobs.batch("b"):
                     work.enqueue()
                     with suppress(threading.BrokenBarrierError):
-                        together.wait(0.3)  # The other one waits for us.
+                        together.wait(0.3)  # The other thread waits for this one.
                 db.session.commit()
                 ends.append("filled")
             except BatchClosed:
@@ -341,7 +341,7 @@ def test_error_leaves_the_batch_open(jobs: CronJobs, db: SQLAlchemy, work: Any) 
         raise ZeroDivisionError
     db.session.commit()
     assert batch_row(db).closed_at is None
-    work.enqueue()  # Outside again.
+    work.enqueue()  # The block has ended.
     db.session.commit()
     assert [run.batch_id is None for run in runs_of(db, "work")] == [False, True]
 

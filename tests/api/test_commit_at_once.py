@@ -1,4 +1,4 @@
-"""``using(commit=True)`` commits the session; if it raises, nothing of it is left in there."""
+"""``using(commit=True)`` commits the session; if it raises, the session has nothing of it left."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_waits_in_the_session_is_committed_with_it(db: SQLAlchemy, work: Wo
 def test_it_commits_what_the_session_is_bound_to(
     db: SQLAlchemy, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of tests that roll everything back at their end."""
+    """Tests that roll back everything at their end bind the session like this."""
     with db.engine.connect() as connection, connection.begin() as outer:
         bound = sessionmaker(connection, join_transaction_mode="create_savepoint")
         monkeypatch.setattr(db, "session", scoped_session(bound))
@@ -76,7 +76,7 @@ def test_it_commits_what_the_session_is_bound_to(
 
 @pytest.fixture
 def listens(db: SQLAlchemy, request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether the app opens its connection as soon as a transaction of a session is made."""
+    """Return whether the app opens a connection as soon as a session begins a transaction."""
 
     def connect(session: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
@@ -125,7 +125,7 @@ FAILS = [
 
 @pytest.fixture
 def held_keys(db: SQLAlchemy, jobs: CronJobs, work: Work) -> int:
-    """Runs with keys, which `FAILS` want, too; return how many there are."""
+    """Enqueue runs with keys that `FAILS` also use; return how many there are."""
     jobs.task(name="other")(lambda: None).using(idempotency_key="other's", commit=True).enqueue()
 
     @jobs.task(concurrency_key="{number}", order="strict")
@@ -139,7 +139,7 @@ def held_keys(db: SQLAlchemy, jobs: CronJobs, work: Work) -> int:
 @pytest.mark.parametrize("fail", FAILS)
 @pytest.mark.parametrize("listens", [False, True], indirect=True, ids=["", "listened"])
 class TestItRaises:
-    """Whatever the reason."""
+    """Nothing is left in the session, whatever the reason."""
 
     def test_nothing_has_begun_and_a_rollback_rolls_back(
         self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
@@ -163,7 +163,7 @@ class TestItRaises:
 
 @on_both
 def test_lock_timeout_leaves_nothing_begun(db: SQLAlchemy, jobs: CronJobs, work: Work) -> None:
-    """Another transaction inserts the key, or holds SQLite's lock."""
+    """Another transaction has inserted the key, or holds SQLite's lock."""
     with db.engine.connect() as connection:
         if connection.dialect.name == "sqlite":
             db.session.execute(text("PRAGMA busy_timeout = 1"))
@@ -183,7 +183,7 @@ def test_lock_timeout_leaves_nothing_begun(db: SQLAlchemy, jobs: CronJobs, work:
 
 
 def test_handlers_runs_are_counted_once(db: SQLAlchemy, jobs: CronJobs, work: Work) -> None:
-    """A handler may enqueue so, too; nothing of it is said to be uncommitted."""
+    """A handler may also commit at once; such a run is not reported as uncommitted."""
 
     @jobs.task
     def parent() -> None:

@@ -14,7 +14,7 @@ from flask_cronjobs.config import Settings, read_settings
 TOKEN = "sixteen-characters~and.more_+/=="
 DAY = 86400.0
 
-#: For each setting: values that are taken, each with what is kept of it, and those that are not.
+#: The accepted values of each setting with what is stored for them, and the refused values.
 VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
     "TIMEZONE": ([("Europe/Berlin",) * 2], ["Berlin", None, "../../etc/passwd", 5]),
     "MAX_ATTEMPTS": ([(1, 1), (1000, 1000)], [0, 1001, "10", True, 2.0]),
@@ -76,7 +76,7 @@ def test_value_is_read_or_refused_by_name(name: str) -> None:
             "PING_URL",
             "ALERT_URL",
             "EXECUTORS",
-        ):  # Secrets, or with secrets in them.
+        ):  # These settings are secrets, or contain secrets.
             assert repr(value) not in str(refusal.value).partition("Give")[0]
 
 

@@ -31,7 +31,7 @@ Warnings = Callable[[], list[str]]
 
 @pytest.fixture
 def greet(jobs: CronJobs) -> Any:
-    """A task of two arguments."""
+    """A task with two arguments."""
 
     @jobs.task(queue="mail", priority=2, retry=Retry(max_attempts=4))
     def greet(user_id: int, week: str = "now") -> None: ...
@@ -73,7 +73,7 @@ class TestTransaction:
 @pytest.mark.usefixtures("context")
 class TestUsing:
     def test_options_go_over_the_task_s(self, db: SQLAlchemy, greet: Greet) -> None:
-        """Also those that are false; and those not given are the task's."""
+        """Options that are false count too; options that are missing are the task's."""
         run = greet.using(queue="other", max_attempts=1, priority=0).enqueue(1, "x")
         assert (run.queue, run.priority, run.max_attempts) == ("other", 0, 1)
         greet.using(priority=9, queue="bulk").enqueue_many([{"user_id": 2}])
@@ -94,7 +94,7 @@ class TestUsing:
     def test_key_of_a_run_that_is_tried_again_makes_no_second_one(
         self, db: SQLAlchemy, jobs: CronJobs, greet: Greet
     ) -> None:
-        """In either order: enqueued and then retried, retried and then enqueued."""
+        """It does not matter whether the retry comes before or after the enqueue."""
         keyed = greet.using(idempotency_key="key", commit=True)
         first = keyed.enqueue(1, "x").id
         for end in ("cancelled", "dead"):
@@ -142,11 +142,11 @@ def test_task_is_enqueued_by_its_name(jobs: CronJobs, greet: Greet) -> None:
 
 
 class TestUncommitted:
-    """What was enqueued and never committed is lost: a warning names it."""
+    """A run that is enqueued and never committed is lost, and a warning names it."""
 
     @pytest.fixture
     def warnings(self, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-        """The warnings so far."""
+        """Return the warnings so far."""
         return lambda: [
             record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
         ]
@@ -210,7 +210,7 @@ class TestUncommitted:
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings
     ) -> None:
         keyed = greet.using(idempotency_key="key")
-        with app.app_context(), db.session.begin_nested():  # A savepoint settles nothing.
+        with app.app_context(), db.session.begin_nested():  # A savepoint decides nothing.
             run = keyed.enqueue(1, "x").id
             keyed.enqueue(1, "x")
             greet.enqueue_many([{"user_id": 1}])

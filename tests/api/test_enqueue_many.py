@@ -24,7 +24,7 @@ WHEN = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
 
 @pytest.fixture
 def greet(jobs: CronJobs) -> Any:
-    """A task of two arguments."""
+    """A task with two arguments."""
 
     @jobs.task(priority=2)
     def greet(user_id: int, week: str = "now") -> None: ...
@@ -38,7 +38,7 @@ def by_id(db: SQLAlchemy) -> dict[int, JobRun]:
 
 @pytest.fixture
 def once(jobs: CronJobs) -> Any:
-    """A task of which each key has one run."""
+    """A task that has one run per key."""
 
     @jobs.task(unique="{key}")
     def once(user_id: int, key: str) -> None: ...
@@ -121,7 +121,7 @@ class TestKeys:
             for key, run, is_new in zip(keys, ids, ids.is_new, strict=True):
                 assert is_new == (key not in model)
                 assert model.setdefault(key, run) == run
-            # So runs of one concurrency key begin in the order given, whatever the keys.
+            # Otherwise the runs of one concurrency key would not begin in the given order.
             assert ids.new == sorted(ids.new)
             if is_lost := chosen.random() < 0.3:
                 db.session.rollback()
@@ -148,7 +148,7 @@ class TestKeys:
         expected = rf"^payloads\[2\]: .*is held by run {holder} of the task charge"
         with pytest.raises(KeyConflict, match=expected):
             once.enqueue_many([keyed(0, "b"), keyed(1, "z"), keyed(2, "m"), keyed(3, "a")])
-        once.enqueue(9, "after")  # The transaction is as good as before.
+        once.enqueue(9, "after")  # The transaction is still usable.
         db.session.commit()
         assert [run.job_type for run in runs(db)] == ["charge", "once"]
 

@@ -1,4 +1,4 @@
-"""The `JobRun` that `enqueue` returns is one of the session's, as if its row had been loaded."""
+"""The `JobRun` that `enqueue` returns belongs to the session, as if its row had been loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("context")
 
 @pytest.fixture
 def greet(jobs: CronJobs) -> Any:
-    """A task with a limit, so that a run has all columns."""
+    """A task with a limit, so that its runs have values in all columns."""
 
     @jobs.task(queue="mail", priority=2, concurrency=3, concurrency_key="user:{user_id}")
     def greet(user_id: int, week: object = "now") -> None: ...
@@ -62,7 +62,7 @@ def test_attributes_are_those_of_the_row_without_a_query(
         loaded = session.get_one(JobRun, run.id)
         assert columns(loaded) == values
         assert type(loaded.run_at) is type(values["run_at"])
-    assert columns(run) == values  # After the commit: read again.
+    assert columns(run) == values  # After the commit, the session reads the row again.
 
 
 def test_it_is_the_one_that_a_query_finds(db: SQLAlchemy, greet: Any) -> None:
@@ -82,7 +82,7 @@ def test_it_is_the_one_that_a_query_finds(db: SQLAlchemy, greet: Any) -> None:
 def test_a_run_with_the_id_of_one_that_was_rolled_back_has_its_own_values(
     db: SQLAlchemy, greet: Any
 ) -> None:
-    """SQLite gives the id again, and the session still has the object of the first one."""
+    """SQLite reuses the id while the session still has the first object."""
     first = greet.enqueue(1)
     db.session.rollback()
     with pytest.raises(ObjectDeletedError):
@@ -119,7 +119,7 @@ def definition(name: str | None) -> JobDefinition:
 @on_both
 @pytest.mark.parametrize("many", [False, True])
 def test_pending_objects_are_flushed_first(db: SQLAlchemy, greet: Any, many: bool) -> None:
-    """As before each statement of a session; a handler may rely on the order of locks."""
+    """A session flushes before each statement, and a handler may rely on the order of locks."""
     db.session.add(definition("first"))
     enqueue(greet, many)
     assert not db.session.new
@@ -144,7 +144,7 @@ def enqueue(greet: Any, many: bool) -> None:
 @on_both
 @pytest.mark.parametrize("flushes", [True, False])
 def test_hook_of_a_mapper_may_enqueue(db: SQLAlchemy, greet: Any, flushes: bool) -> None:
-    """Such as one that runs after the INSERT of an order, in the midst of the flush."""
+    """For example, a hook may run after the INSERT of an order, in the middle of the flush."""
     twice: list[JobRun] = []
 
     def hook(*_: object) -> None:
@@ -170,11 +170,11 @@ def listening(target: Any, name: str, hook: Callable[..., None]) -> Generator[No
 
 
 class TestSessionThatReadsFromReplicas:
-    """SQLAlchemy's recipe: what is no write goes to another engine, which may not know it yet."""
+    """SQLAlchemy's recipe sends reads to another engine, which may not have the row yet."""
 
     @pytest.fixture
     def db(self) -> SQLAlchemy:
-        replica = create_engine("sqlite://")  # Without the tables.
+        replica = create_engine("sqlite://")  # This database has no tables.
 
         class Routing(FlaskSession):
             def get_bind(

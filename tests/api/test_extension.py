@@ -1,4 +1,4 @@
-"""The extension on its apps: order, errors, and nothing of an app on the instance."""
+"""The extension on its apps: order and errors. The instance stores nothing about an app."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
 
 
 def with_the_user(function: Callable[[str, str], bool]) -> Callable[..., bool]:
-    """A decorator that changes how the function is called, and keeps its name."""
+    """Return a decorated function with other parameters and the same name."""
 
     @wraps(function)
     def call(*given: str) -> bool:
@@ -160,7 +160,7 @@ def test_two_apps_in_one_process_share_tasks_and_nothing_else(
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
 @pytest.mark.parametrize("migrating", [False, True])
 def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migrating: bool) -> None:
-    """Nobody is told to create tables there: the next command would not find them."""
+    """Creating tables does not help: the next command would not find them."""
     app = Flask("x")
     app.config["SQLALCHEMY_DATABASE_URI"] = url
     SQLAlchemy(app)

@@ -1,4 +1,4 @@
-"""FAULTS: an idempotency key never returns the run of other work in silence."""
+"""FAULTS: an idempotency key never silently returns the run of other work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENDED = datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)
 
 @pytest.fixture
 def greet(jobs: CronJobs) -> Any:
-    """A task whose runs all have one key."""
+    """A task whose runs all have the same key."""
 
     @jobs.task
     def greet(user_id: int, week: Any = "now") -> None: ...
@@ -44,7 +44,7 @@ def test_key_of_another_task_is_refused(db: SQLAlchemy, jobs: CronJobs, greet: A
         charge.using(idempotency_key="key").enqueue(1)
     with pytest.raises(KeyConflict):
         jobs.enqueue("charge", {"user_id": 1}, idempotency_key="key")
-    greet.using(idempotency_key="other").enqueue(2)  # The transaction is as good as before.
+    greet.using(idempotency_key="other").enqueue(2)  # The transaction is still usable.
     db.session.commit()
     assert list(db.session.scalars(select(JobRun.job_type))) == ["greet", "greet"]
 

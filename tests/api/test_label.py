@@ -1,4 +1,4 @@
-"""``label=``: for whom a run is, in one short text."""
+"""``label=``: a short text that says whom a run is for."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""An app without Flask-SQLAlchemy, or with psycopg2: enqueue, tick, pages, tables, and wrong mixes.
+"""An app without Flask-SQLAlchemy, or with psycopg2: enqueue, tick, pages, tables, wrong mixes.
 
-The other tests of this folder run with each layer, too: ``pytest --layer lite tests/api``.
+The other tests of this folder run with each layer as well: ``pytest --layer lite tests/api``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.python import python
 
 @pytest.fixture(params=LAYERS)
 def layer(request: pytest.FixtureRequest) -> str:
-    """Each of them, whatever the option says."""
+    """Every layer in turn, whatever the option says."""
     return str(request.param)
 
 
 @pytest.fixture
 def customers(db: Any) -> Any:
-    """A model of the app's own, declared in the layer's way."""
+    """A model of the app's own, declared as the layer does it."""
 
     class Customer(db.Model):  # type: ignore[misc]
         __tablename__ = "customers"
@@ -123,7 +123,7 @@ class TestEachLayer:
             wait.using(commit=True).enqueue_many([{}, {}])
             assert jobs.tick().succeeded == 2
         assert sessions[0] is not sessions[1]
-        # Flask-SQLAlchemy-Lite ends each context by an event loop of its own.
+        # Flask-SQLAlchemy-Lite ends each context in its own event loop.
         assert at_once[0] == (layer != "lite")
 
     @on_both
@@ -221,7 +221,7 @@ Make = Callable[..., tuple[Flask, Any, CronJobs]]
 
 
 class TestPlain:
-    """SQLAlchemy alone, with what Flask's documentation shows: a session of each thread."""
+    """SQLAlchemy alone, with a session per thread, as Flask's documentation shows."""
 
     @pytest.fixture
     def layer(self) -> str:
@@ -229,7 +229,7 @@ class TestPlain:
 
     @pytest.fixture
     def make(self, database_url: str) -> Iterator[Make]:
-        """Makes an app with a session for each thread, of a class, and what it initialized."""
+        """Return a function that makes an app with a session per thread, and its extension."""
         app, engine = Flask("x"), create_engine(database_url)
 
         def make(metadata: MetaData, kind: type[Session] = Session) -> tuple[Flask, Any, CronJobs]:

@@ -1,4 +1,4 @@
-"""Apps whose engine or driver has a JSON of its own: our columns stay as they are."""
+"""Apps whose engine or driver has its own JSON functions do not change our columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.marks import on_both
 
 pytestmark = [pytest.mark.usefixtures("context"), on_both]
 
-#: A float and what looks like a date, which the app's own functions make other values of.
+#: The app's own functions turn floats, and texts that look like dates, into other values.
 ODD: dict[str, Any] = {"f": 1.5, "day": "2026-01-02"}
 AGAIN = Retry(max_attempts=2, base=0)
 Command = Callable[..., Any]
@@ -38,7 +38,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Write what `loads` reads, in an object of its own."""
+    """Write what `loads` reads, wrapped in an object."""
     return json.dumps({"written": value}, default=str)
 
 
@@ -46,7 +46,7 @@ def dumps(value: Any) -> str:
 def engine_options(
     request: pytest.FixtureRequest, database_url: str, layer: str
 ) -> Iterator[dict[str, Any]]:
-    """The options of an engine with such functions, or of one whose driver has them."""
+    """The options of an engine that has such functions, or whose driver has them."""
     if layer in ("lite", "plain"):
         pytest.skip("the engines of these layers take no options in tests")
     if request.param == "engine":
@@ -68,7 +68,7 @@ def engine_options(
 
 @pytest.fixture
 def admin(app: Flask) -> Command:
-    """Runs an admin command; what it printed, which is JSON with ``--json``."""
+    """Return a function that runs an admin command and returns its output, or its JSON."""
 
     def run(*args: str) -> Any:
         result = app.test_cli_runner().invoke(args=["jobs", "admin", *args])
@@ -79,7 +79,7 @@ def admin(app: Flask) -> Command:
 
 
 def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
-    """Or the other tests could not fail."""
+    """Without this, the other tests could not fail."""
 
     class Own(db.Model):  # type: ignore[name-defined,misc]
         __tablename__ = "own"
@@ -93,7 +93,7 @@ def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
     db.session.execute(db.text(update))
     db.session.commit()
     (value,) = db.session.execute(db.text("SELECT value FROM own")).one()
-    if isinstance(value, str):  # On SQLite, the engine's functions are for typed columns.
+    if isinstance(value, str):  # On SQLite, the engine's functions apply to typed columns only.
         value = db.session.scalars(db.select(Own.value)).one()
     assert value == {"f": Decimal("1.5"), "day": date(2026, 1, 2)}
 
@@ -150,7 +150,7 @@ def test_definitions_have_plain_json(db: SQLAlchemy, jobs: CronJobs, admin: Comm
     admin("run", "daily")
     assert jobs.tick().succeeded == 1
     assert repr(payloads) == "[(1.5, '2026-01-02')]"
-    # The slots that were missed have a JSON note, which the statement returns.
+    # Missed slots have a JSON note, which the statement returns.
     db.session.execute(db.text("UPDATE job_definitions SET next_run_at = '2026-01-01'"))
     db.session.commit()
     assert jobs.tick().skipped > 0

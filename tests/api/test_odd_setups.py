@@ -1,4 +1,4 @@
-"""Apps that are set up in a way that is rare but allowed."""
+"""Apps with a setup that is rare but allowed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TestMetadataWithASchema:
 def test_two_apps_on_one_object_are_initialized(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Path
 ) -> None:
-    """A second app factory, also on another kind of database."""
+    """The second app comes from another factory, or uses another kind of database."""
     second = Flask("second")
     second.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'second.sqlite'}"
     db.init_app(second)
@@ -106,7 +106,7 @@ def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
 
 
 def test_host_matching_is_told_at_init(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """Without a word, every page is a 404 of the app's."""
+    """Without this error, every page would silently be the app's 404."""
     app = Flask("hosts", host_matching=True, static_host="shop.example")
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'app.sqlite'}"
     SQLAlchemy(app)
@@ -117,7 +117,7 @@ def test_host_matching_is_told_at_init(caplog: pytest.LogCaptureFixture, tmp_pat
 
 @pytest.mark.flask_sqlalchemy
 def test_engine_that_translates_the_default_schema_is_refused(tmp_path: Path) -> None:
-    """``create_all`` would make the tables in one schema, and ticks look in another."""
+    """``create_all`` would create the tables in one schema, and ticks would use another."""
     app = Flask("tenants")
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'app.sqlite'}"
     app.config["SQLALCHEMY_ENGINE_OPTIONS"] = {
@@ -130,7 +130,7 @@ def test_engine_that_translates_the_default_schema_is_refused(tmp_path: Path) ->
 
 @pytest.fixture
 def gevent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether gevent has patched threads; it is imported in any case."""
+    """Whether gevent has patched threads. It is imported in any case."""
     patched = bool(getattr(request, "param", True))
     module = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
     monkeypatch.setitem(sys.modules, "gevent.monkey", module)
@@ -155,7 +155,7 @@ def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
     context: None, jobs: CronJobs, db: SQLAlchemy, state: State, gevent: bool, why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    if why == "the lease ran out":  # Its keeper renews nothing.
+    if why == "the lease ran out":  # The keeper cannot renew the lease.
         object.__setattr__(state.settings, "lease", 0.5)
         for duty in ("_renew", "_watch"):
             monkeypatch.setattr(Keeper, duty, lambda keeper: time.monotonic() + 60)

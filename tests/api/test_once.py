@@ -1,4 +1,4 @@
-"""`once`: an effect happens once, whatever fails; `test_failpoints` kills what does it."""
+"""`once`: an effect happens once, whatever fails; `test_failpoints` kills the process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Perform = Callable[..., JobRun]
 
 @pytest.fixture
 def states(db: SQLAlchemy) -> Callable[[], list[str]]:
-    """The states of all effects, as they are when it is called."""
+    """Return a function that reads the states of all effects."""
 
     def states() -> list[str]:
         db.session.expire_all()
@@ -36,7 +36,7 @@ def states(db: SQLAlchemy) -> Callable[[], list[str]]:
 
 
 def write_in_session(db: SQLAlchemy) -> None:
-    """Let the session have an open write, and with it SQLite's lock."""
+    """Open a write transaction in the session, which takes SQLite's lock."""
     db.session.add(JobEffect(key="of the session", state="in_doubt"))
     db.session.flush()
 
@@ -50,7 +50,7 @@ def let_leases_end(db: SQLAlchemy) -> None:
 def test_effect_is_not_pruned_while_its_run_waits_for_its_retry(
     db: SQLAlchemy, jobs: CronJobs
 ) -> None:
-    """The wait may be longer than the retention."""
+    """The delay of the retry may be longer than the retention."""
     charged: list[int] = []
 
     @jobs.task(retry=AGAIN)
@@ -90,7 +90,7 @@ def test_effects_of_a_failed_attempt_are_checkpoints_for_the_next(
 def test_effect_in_the_context_of_another_app_is_that_app_s(
     jobs: CronJobs, another: tuple[Flask, SQLAlchemy]
 ) -> None:
-    """Whether a handler of this app does it or one of that app."""
+    """This holds for a handler of this app and for one of the other app."""
     other_app, other_db = another
     other_jobs = CronJobs(other_app)
     paid: list[str] = []
@@ -122,7 +122,7 @@ def test_effect_in_the_context_of_another_app_is_that_app_s(
 def test_effect_that_raised_is_tried_again(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, broken_session: bool
 ) -> None:
-    """A failed flush leaves a session that can be asked nothing until it is rolled back."""
+    """After a failed flush, a session refuses every statement until it is rolled back."""
 
     def effect() -> str:
         if current_run.attempt > 1:
@@ -147,7 +147,7 @@ def test_effect_that_its_timeout_or_the_end_of_its_process_interrupted_is_in_dou
 ) -> None:
     """A server ends its worker by a signal whose handler raises SystemExit, as Celery does.
 
-    How far the effect came is known to nobody: so it is not done again.
+    Nobody knows how far the effect came, so it is not repeated.
     """
     attempts: list[int] = []
 
@@ -166,7 +166,7 @@ def test_effect_that_its_timeout_or_the_end_of_its_process_interrupted_is_in_dou
 def test_interruption_while_the_mark_is_written_leaves_no_doubt(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, states: Callable[[], list[str]]
 ) -> None:
-    """The INSERT is slow, and the timeout comes meanwhile: the effect was not begun."""
+    """The INSERT is slow, and the timeout comes before the effect begins."""
     attempts: list[int] = []
     db.session.execute(
         text(
@@ -194,7 +194,7 @@ def test_interruption_just_after_a_doubt_was_taken_over_leaves_it_in_doubt(
     states: Callable[[], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The effect was not begun again, but it may have been done before."""
+    """The effect did not begin again, but an earlier attempt may have performed it."""
     take_over = once_effects.take_over
 
     def interrupted(*arguments: Any) -> bool:
@@ -281,7 +281,7 @@ def test_once_inside_itself_is_refused(
 
 
 def gathering(jobs: CronJobs, keys: list[str], effect: Callable[[str], Any]) -> Callable[[], Any]:
-    """A handler that does these effects at once, each in a thread of its own."""
+    """Return a handler that performs these effects at once, each in its own thread."""
 
     async def gather() -> list[Any]:
         calls = (asyncio.to_thread(jobs.once, key, effect, key, in_doubt="redo") for key in keys)
@@ -308,7 +308,7 @@ def test_threads_of_a_handler_do_their_effects_side_by_side(
 def test_one_effect_in_two_threads_of_a_handler_is_refused(
     jobs: CronJobs, perform: Perform
 ) -> None:
-    """They have one token, by which they could not tell each other's marks from their own."""
+    """Both threads have the same token, so neither could tell its own mark from the other's."""
     calls: list[str] = []
     refused = threading.Event()
 
@@ -337,7 +337,7 @@ def test_one_effect_in_two_threads_of_a_handler_is_refused(
 def test_effect_done_while_others_doubted_it_is_done(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
-    """A slow owner that comes back knows what no one else could: the doubt is over."""
+    """A slow owner that returns knows that the effect is done, so nothing is in doubt."""
 
     def slow() -> str:
         let_leases_end(db)
@@ -383,7 +383,7 @@ async def async_generator() -> Any:
 def test_what_cannot_be_called_leaves_no_mark(
     jobs: CronJobs, states: Callable[[], list[str]], call: Any, error: Any, message: str
 ) -> None:
-    """Whoever writes charge() for charge has the effect at each attempt."""
+    """Code that passes charge() instead of charge performs the effect at each attempt."""
     with pytest.raises(error, match=message):
         call(jobs.once)
     assert states() == []
@@ -391,7 +391,7 @@ def test_what_cannot_be_called_leaves_no_mark(
 
 @on_sqlite
 class TestOnSQLite:
-    """One writer at a time: the mark needs the lock that the caller's session may hold."""
+    """SQLite has one writer: the mark needs the lock that the caller's session may hold."""
 
     def test_open_write_in_the_session_is_refused_at_once(
         self, db: SQLAlchemy, jobs: CronJobs
@@ -402,7 +402,7 @@ class TestOnSQLite:
         with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock") as caught:
             jobs.once("k", lambda: calls.append(1))
         assert "or with atomic=True, do this before anything is written." in str(caught.value)
-        assert caught.value.__suppress_context__  # What SQLite said is no news, only long.
+        assert caught.value.__suppress_context__  # SQLite's own message adds nothing, and is long.
         assert time.monotonic() - began < 10
         db.session.commit()
         jobs.once("k", lambda: calls.append(1))

@@ -1,4 +1,4 @@
-"""What may not be shown is not stored; what helps to understand an error stays."""
+"""Secrets are hidden before an error is stored; what explains the error stays."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_redaction_stops_at_a_depth_instead_of_the_stack() -> None:
 
 
 PLAIN = {"name": "ada", "value": "x", "key": 1, "monkey": [None, True, 2.5], "": ""}
-#: Names that only contain such a word.
+#: These names only contain such a word.
 OTHER_WORDS = {"author": "ada", "passenger": 1, "compass": "n", "bypass": True, "pair": [1, 2]}
 
 
@@ -77,7 +77,7 @@ def test_redaction(payload: Any, names: tuple[str, ...], shown: Any) -> None:
     assert str(payload) == before
 
 
-#: All that follows one of these is hidden, to the end of its line.
+#: Everything after one of these is hidden, to the end of the line.
 MARKERS = [
     *("password=", "User(password=", "get(url, auth=", "password == ", "password => ", "pwd : "),
     *("'api_key': ", "DB_PASS: ", "passwords: ", "api key: ", "os.environ['DB_PASSWORD'] = "),
@@ -167,7 +167,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 STATEMENT = "(sqlite3.IntegrityError) no\n[SQL: INSERT INTO people VALUES (?, ?)]\n[parameters: "
 BACKGROUND = "\n(Background on this error at: https://sqlalche.me/e/20/gkpj)"
 ROW = "(psycopg.errors.NotNullViolation) no\nDETAIL:  Failing row contains ("
-#: What is kept, and what stood in the place of the last ``***``.
+#: The text that is kept, and the text that the last ``***`` hides.
 OF_STATEMENTS = [
     ("DETAIL:  Key (token)=(***\n[SQL: INSERT]", "s3cret) already exists."),
     ("Key (a, b)=(***", "s3, (cret)\n) already exists."),
@@ -263,7 +263,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-#: What markers are made of, and what may be around and inside secrets.
+#: The parts of markers, and the texts that may be around and inside secrets.
 PIECES = [
     *HOSTILE,
     *"\"'[](){}<>,;:=-@/ \n\t\\*_",
@@ -293,7 +293,7 @@ def test_text_without_a_marker_is_unchanged(text: str) -> None:
 @settings(deadline=None, max_examples=25)
 @given(TEXTS.filter(bool))
 def test_any_nesting_takes_linear_time(part: str) -> None:
-    """What takes quadratic time takes minutes for so much."""
+    """With quadratic time, an input of this size would take minutes."""
     started = time.process_time()
     strip_credentials(part * (200_000 // len(part)))
     assert time.process_time() - started < 20

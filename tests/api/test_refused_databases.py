@@ -1,4 +1,4 @@
-"""An engine that the extension cannot use is told in one sentence, wherever it is met first."""
+"""An engine that the extension cannot use is refused in one sentence, wherever it is first used."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def drivers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=URLS)
 def name(request: pytest.FixtureRequest) -> str:
-    """The dialect and the driver that the URL names."""
+    """Return the dialect and driver that the URL names."""
     return str(request.param)
 
 
@@ -66,7 +66,7 @@ def test_another_driver_is_refused_where_the_extension_is_initialized(name: str)
 
 
 class TestAnEngineThatComesLater:
-    """As where an app puts another engine in the place of the first, after ``init_app``."""
+    """An app replaces its first engine after ``init_app``."""
 
     @pytest.fixture
     def app(self, name: str, tmp_path: Path) -> Flask:

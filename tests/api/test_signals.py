@@ -1,4 +1,4 @@
-"""What is told of each change of a run's state: a signal, and a line in the log."""
+"""Each change of a run's state is announced by a signal and a line in the log."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TestSignals:
                 ("run_started", "run_succeeded", "tick_finished"),
                 (ValueError, asyncio.CancelledError, GeneratorExit, SystemExit),
             ),
-            ("run_succeeded", KeyboardInterrupt),  # In the keeper's thread: no keyboard's.
+            ("run_succeeded", KeyboardInterrupt),  # The keeper's thread raises it.
         ],
     )
     def test_receiver_that_raises_is_logged_and_harms_nothing(

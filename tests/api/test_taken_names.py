@@ -1,4 +1,4 @@
-"""An app that has commands, tables or pages of its own by names that the extension uses."""
+"""An app that has its own commands, tables or pages under names that the extension uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declaring tasks: what is kept, what is refused, and that a plain call is a plain call."""
+"""Declaring tasks: what is stored, what is refused, and that a plain call stays a plain call."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from flask_cronjobs import (
 
 @pytest.fixture
 def bare() -> CronJobs:
-    """The extension on no app: declaring needs none."""
+    """The extension without an app: declaring needs none."""
     return CronJobs()
 
 
 def handler(user_id: int, week: str = "now") -> str:
-    """What the handler says of itself."""
+    """The handler's own docstring."""
     return f"{user_id} {week}"
 
 
@@ -95,7 +95,7 @@ def test_second_task_of_a_name_is_refused_and_both_are_named(bare: CronJobs) -> 
 
 
 def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> None:
-    """Or, where there is none, with the question whether the module is imported."""
+    """If no name is close, the message asks whether the module is imported."""
     with pytest.raises(UnknownTask, match="check that the module that declares them is"):
         bare.get("anything")
     bare.task(name="send_weekly_report")(handler)
@@ -103,7 +103,7 @@ def test_unknown_task_is_refused_with_those_that_are_close(bare: CronJobs) -> No
         bare.get("send_weekly_reports")
 
 
-#: No database can write them.
+#: No database can store these.
 UNWRITABLE = [
     datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
     datetime.max.replace(tzinfo=timezone(timedelta(hours=-14))),
@@ -160,7 +160,7 @@ class TestCurrentRun:
             getattr(current_run, name)
 
 
-# Names that other packages have are answered by what to write here
+# Names from other packages are answered with the name to use here
 
 
 @pytest.fixture

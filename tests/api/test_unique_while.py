@@ -1,4 +1,4 @@
-"""Keys that come free, what replaces a run, and ``unique=``, the key at the task."""
+"""Keys that are released, runs that are replaced, and ``unique=``, the key at the task."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ENDED = datetime.now(timezone.utc) - timedelta(days=1)
 
 @pytest.fixture
 def seen() -> list[Any]:
-    """The arguments of the calls of `index`."""
+    """The arguments with which `index` was called."""
     return []
 
 
 @pytest.fixture
 def index(jobs: CronJobs, seen: list[Any]) -> Any:
-    """A task whose runs all have one key."""
+    """A task whose runs all have the same key."""
 
     @jobs.task(retry=2)
     def index(text: str = "") -> None:
@@ -95,7 +95,7 @@ class TestPending:
 def test_run_that_is_running_holds_its_key_if_it_is_for_pending_runs(
     db: SQLAlchemy, jobs: CronJobs, options: dict[str, Any], expected: list[tuple[int, bool]]
 ) -> None:
-    """One that replaces waits as a new one."""
+    """A run that replaces it waits as a new run."""
     results: list[tuple[int, bool]] = []
 
     @jobs.task
@@ -230,7 +230,7 @@ def test_replace_and_unique_while_need_a_key(db: SQLAlchemy, jobs: CronJobs) -> 
 
 @pytest.fixture
 def load(jobs: CronJobs) -> Any:
-    """A task of which each shop and day has one run that has not ended."""
+    """A task with at most one unfinished run per shop and day."""
 
     @jobs.task(unique="load:{shop_id}:{day}", unique_while="pending")
     def load(shop_id: int, day: date = date(2026, 1, 1)) -> None: ...

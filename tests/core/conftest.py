@@ -1,4 +1,4 @@
-"""Other code in the place of the app's, as a deploy puts it there."""
+"""The code of an app that a deploy replaces."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.rows import now
 
 
 class Code:
-    """The code of an app, which a deploy replaces, and what it has in the tables."""
+    """The code of an app, which a deploy replaces, and its rows in the tables."""
 
     def __init__(self, app: Flask, db: SQLAlchemy) -> None:
         self._app, self._db = app, db
 
     def __call__(self, *names: str, **options: Any) -> CronJobs:
-        """Let the code declare a task with a definition by each of these names, or by ``it``."""
+        """Let the code declare a task with definitions of these names, or of the name ``it``."""
         code = CronJobs()
         for name in names or ("it",):
             code.task(name=name, **{"schedule": "@yearly", **options})(lambda: None)
@@ -34,13 +34,13 @@ class Code:
         return code
 
     def definition(self, name: str = "it") -> JobDefinition:
-        """A definition as its row stands."""
+        """Return a definition as its row is now."""
         self._db.session.rollback()
         named = select(JobDefinition).where(JobDefinition.name == name)
         return self._db.session.scalars(named).one()
 
     def set(self, *names: str, **values: Any) -> None:
-        """Change definitions by hand: those of these names, or all."""
+        """Change the definitions of these names, or all, by hand."""
         condition = JobDefinition.name.in_(names) if names else JobDefinition.id > 0
         self._db.session.execute(update(JobDefinition).where(condition).values(values))
         self._db.session.commit()
@@ -51,27 +51,27 @@ class Code:
         self._db.session.commit()
 
     def next_is_ahead(self, *names: str) -> bool:
-        """Whether the next slots of definitions are still to come."""
+        """Return whether the next slots of definitions are still to come."""
         slots = [self.definition(name).next_run_at for name in names or ("it",)]
         return all(at is not None and at > now() for at in slots)
 
     def runs(self, name: str = "%") -> list[JobRun]:
-        """The runs of a task, or all, by their slots."""
+        """Return the runs of a task, or all runs, by their slots."""
         self._db.session.rollback()
         named = select(JobRun).where(JobRun.job_type.like(name))
         return list(self._db.session.scalars(named.order_by(JobRun.scheduled_for)))
 
     def ran(self, name: str = "%") -> list[datetime]:
-        """The slots that have run."""
+        """Return the slots that have run."""
         return [run.scheduled_for for run in self.runs(name) if run.status == "succeeded"]
 
     def skipped(self, name: str = "%") -> list[tuple[str | None, Any]]:
-        """The kind of each skipped row, and how many slots it stands for."""
+        """Return the kind of each skipped row, and how many slots it stands for."""
         rows: Iterable[Any] = (run for run in self.runs(name) if run.status == "skipped")
         return [(run.error_type, run.result["skipped"]) for run in rows]
 
     def hourly(self) -> str:
-        """A schedule of which no slot comes due by itself while a test runs."""
+        """A schedule that has no slot while a test runs."""
         return f"{(now() + timedelta(minutes=30)).minute} * * * *"
 
 

@@ -1,4 +1,4 @@
-"""What a claim takes of any rows, by an oracle: order, limits, keys, shares, turns and pauses."""
+"""An oracle for claims: order, limits, keys, shares, strict order and pauses."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from flask_cronjobs.types import WORKER_LOST, Claim
 from tests.kit import Kit
 from tests.rows import TERMINAL, ago
 
-#: How an attempt may end; ``lost`` is by a reclaim, and ``expired`` is what comes before that.
+#: How an attempt may end; ``lost`` is a reclaim, and ``expired`` is the state before it.
 ENDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost", "expired")
 
-#: When runs are due, by the minutes ago; those of one age at the same moment.
+#: When runs are due, in minutes ago; runs of the same age are due at the same moment.
 AGES = {minutes: ago(minutes=minutes) for minutes in (9, 5, 2, -60)}
 
 _LATER: dict[str, Any] = {"job_type": "task", "run_at": ago(days=-9)}
 _KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
-#: Runs that no claim may take, or few, ahead of all others.
+#: Runs before all others, none or few of which a claim may take.
 BACKLOGS: list[dict[str, Any]] = [
     {"priority": 9, "run_at": ago(days=9), **which}
     for which in (
@@ -43,7 +43,7 @@ BACKLOGS: list[dict[str, Any]] = [
 
 
 def make_row(chance: Random, gates: Iterator[str | None]) -> dict[str, Any]:
-    """The columns of a run, as an enqueue, an attempt or an operator may leave them."""
+    """Return the columns of a run, as an enqueue, an attempt or an operator may leave them."""
     most = chance.choice([1, 2, 5, 5, 5, 5])
     tried = chance.choice([0, 0, 0, 0, 1, most])
     key = chance.choice([None, None, None, "a", "b", "strict"])
@@ -73,7 +73,7 @@ def make_request(chance: Random) -> dict[str, Any]:
         "elsewhere": chance.choice([frozenset[str](), frozenset({"bulk"})]),
         "idle": chance.random() < 0.7,
         "side_by_side": chance.random() < 0.4,
-        # Then it looks at all of the few runs, and not at the first `limit` alone.
+        # Otherwise it would check only the first `limit` of the few runs.
         "beyond": 20,
     }
 
@@ -86,7 +86,7 @@ class Oracle:
     pauses: list[tuple[str, str]]
 
     def claim(self, request: ClaimRequest) -> list[tuple[int, int | None]]:
-        """The ids and shares of the runs that a claim should take, in order."""
+        """Return the ids and shares of the runs that a claim should take, in order."""
         ready: list[JobRun] = []
         shares: dict[int, int | None] = {}
         places = Counter[str]()
@@ -123,13 +123,13 @@ class Oracle:
         )
 
     def _comes_before(self, row: JobRun) -> Iterator[bool]:
-        """Whether each run of the key comes before *row* in its strict order."""
+        """Return whether a run of the key comes before *row* in its strict order."""
         for other in self.rows.values():
             in_key = other.strict and other.concurrency_key == row.concurrency_key
             yield in_key and other.finished_at is None and other.id < row.id
 
     def free_share(self, row: JobRun, place: int) -> int:
-        """The share of its key that is at *place* among those that no run has."""
+        """Return the free share of the key at *place*."""
         taken_shares = {
             other.concurrency_share
             for other in self.rows.values()
@@ -143,14 +143,14 @@ def _place(row: JobRun) -> tuple[int, datetime, int]:
 
 
 def goes_in_company(row: JobRun, side_by_side: bool) -> bool:
-    """Whether a run may be claimed together with others: not on its last attempt, for one."""
+    """Return whether a run may be claimed together with others; a last attempt may not."""
     retry = row.attempts > 0 and not (side_by_side and row.error_type != WORKER_LOST)
     ahead = row.rate_key is not None and not side_by_side
     return row.max_attempts - row.attempts > 1 and not retry and not ahead
 
 
 def end(kit: Kit, claim: Claim, kind: Any) -> None:
-    """End an attempt; a run that is to be tried again waits for an hour, but not a lost one."""
+    """End an attempt; a run that is to be retried waits for an hour, unless it was lost."""
     if kind in ("lost", "expired"):
         kit.expire(claim)
     if kind == "lost":
@@ -163,7 +163,7 @@ def end(kit: Kit, claim: Claim, kind: Any) -> None:
 @pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 75), marks=pytest.mark.slow)])
 def test_claim_takes_what_the_oracle_says(kit: Kit, seeds: range) -> None:
     for seed in seeds:
-        expect_history(kit, Random(seed))  # A failure's traceback shows the seed, with -l.
+        expect_history(kit, Random(seed))  # With -l, the traceback of a failure shows the seed.
 
 
 @pytest.mark.parametrize("backlog", BACKLOGS, ids=range(len(BACKLOGS)))
@@ -173,13 +173,13 @@ def test_claim_takes_what_the_oracle_says(kit: Kit, seeds: range) -> None:
 def test_claim_behind_a_backlog_takes_what_the_oracle_says(
     kit: Kit, backlog: dict[str, Any], seeds: range
 ) -> None:
-    """The backlog comes before all else, and holds more than a claim reads in order."""
+    """The backlog comes before all other runs, and has more than a claim reads in order."""
     for seed in seeds:
         expect_history(kit, Random(seed), [backlog] * (2 * WINDOW + 11))
 
 
 def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] = ()) -> None:
-    """Make rows, and let requests and ends follow each other."""
+    """Make rows, and let requests and ends alternate."""
     for table in ("job_failures", "job_runs", "job_pauses"):
         kit.sql(f"DELETE FROM {table}")
     gates = chain([None], iter(lambda: chance.choice([None, "order"]), ""))
@@ -204,7 +204,7 @@ def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] =
 
 
 def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]]) -> list[Claim]:
-    """Claim, and compare with the oracle; the claims."""
+    """Claim, compare with the oracle, and return the claims."""
     gate.mend_all(kit.books)
     may_find = kit.looks.look_at_queue()
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
@@ -230,7 +230,7 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
 
 
 def expect_parked_behind_others(kit: Kit, parked: Collection[int]) -> None:
-    """A claim parks runs alone that somebody's end opens."""
+    """Check that a claim parks only runs that the end of another run opens."""
     rows = kit.all_rows()
     for row in rows:
         key = [same_key for same_key in rows if same_key.concurrency_key == row.concurrency_key]
@@ -243,7 +243,7 @@ def expect_parked_behind_others(kit: Kit, parked: Collection[int]) -> None:
 
 
 def expect_next(kit: Kit, request: ClaimRequest, oracle: Oracle) -> None:
-    """What an idle worker would claim next, whose handlers are at work side by side."""
+    """Check which run an idle worker that runs handlers side by side would claim next."""
     alone = request._replace(limit=1, idle=True, side_by_side=True)
     rows = [oracle.rows[run_id] for run_id, _ in oracle.claim(alone)]
     expected = [(row.job_type, not goes_in_company(row, side_by_side=True)) for row in rows]

@@ -1,4 +1,4 @@
-"""What a newcomer gets wrong is refused where it is written, with a sentence that helps."""
+"""A beginner's mistakes are refused where they are written, with a sentence that helps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flask_cronjobs.errors import UnknownTask
 
 
 def handler(user_id: int, day: object = None) -> None:
-    """A handler that needs an argument."""
+    """Need an argument."""
 
 
 def lines() -> Iterator[None]:
@@ -29,7 +29,7 @@ async def async_lines() -> AsyncIterator[None]:
 
 
 class Greeter:
-    """A class, whose methods are no tasks."""
+    """A class, whose methods cannot be tasks."""
 
     def greet(self, user_id: int) -> None: ...
 
@@ -42,7 +42,7 @@ class Greeter:
 
 ARGUMENT = {"schedule": "@daily", "payload": {"user_id": 1}}
 STRICT = {"order": "strict", "concurrency_key": "a"}
-#: Options of the task `handler`, and what is said of them.
+#: Options of the task `handler`, and the message that refuses them.
 OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"timezone": "UTC"}, TaskError, "The task handler has timezone, but no schedule. Give "
      "schedule=, or give it to handler.schedule()."),

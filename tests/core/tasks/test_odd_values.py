@@ -1,4 +1,4 @@
-"""Values that are nearly right, in policies, results, payloads and declarations."""
+"""Values that are almost right, in policies, results, payloads and declarations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_definition_with_a_tuple_in_its_payload_is_written_once(
     assert payloads[0].payload == {"ids": [1, 2]}
 
 
-# A key whose braces nobody filled in is refused: it would be one key for all
+# A key whose braces are not filled in is refused: all runs would share it
 
 
 UNFILLED = ["welcome:{user_id}", "{user.id}", "of:{row['id']}", "day:{at:%Y-%m-%d}", "{name!r}"]

@@ -1,4 +1,4 @@
-"""What a payload and a result may hold."""
+"""The values that a payload and a result may contain."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_result_may_be_as_large_as_a_payload() -> None:
     assert kept_result("x" * (LIMIT - 1), SETTINGS, "task it, run 1") is None
 
 
-#: From 1e16, `repr` writes a float with an exponent.
+#: From 1e16 on, `repr` writes a float with an exponent.
 LARGE = [1e16, 1e22, -1e22, 1e23, 123456789012345680000.0, 1e308]
 SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]
 
@@ -133,7 +133,7 @@ SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]
 def test_number_is_of_the_same_type_on_both_databases(
     context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """PostgreSQL keeps the digits of a number, and not whether it had an exponent."""
+    """PostgreSQL stores the digits of a number, but not whether it had an exponent."""
     payloads: list[object] = []
     numbers = [*LARGE, *SMALL]
     expected = [repr(int(Decimal(repr(n)))) for n in LARGE] + [repr(n) for n in SMALL]
@@ -187,7 +187,7 @@ def test_proxy_is_refused_with_advice(jobs: CronJobs, value: object) -> None:
 
 #: FAULTS: a payload of megabytes, or with long keys, is refused in time linear in its size.
 class Counted(list[Any]):
-    """A list that counts how many of its members are looked at."""
+    """A list that counts how many of its members are read."""
 
     seen = 0
 
@@ -226,7 +226,7 @@ def test_refusal_of_long_keys_stays_short(payload: Any) -> None:
     assert len(str(refusal.value)) < 700
 
 
-# The fast way to the JSON text gives what the thorough one gives, and refuses the same
+# The fast way to the JSON text gives the thorough one's result, and refuses the same values
 
 
 FEW_BYTES = 200
@@ -281,7 +281,7 @@ def test_limit_is_the_same_to_the_byte(size: int) -> None:
 
 @given(payload=st.dictionaries(st.sampled_from(["user_id", "week", "self", "more", "é"]), values))
 def test_names_alone_tell_right_arguments_from_wrong_ones(payload: dict[Any, object]) -> None:
-    """As the signature does, also where the handler takes any, and where it takes none."""
+    """The names decide as the signature does, even if the handler takes any argument or none."""
     jobs = CronJobs()
 
     def some(user_id: int, *, week: str = "now") -> None: ...

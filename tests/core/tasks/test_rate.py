@@ -38,7 +38,7 @@ def test_odd_rate_is_never_exceeded() -> None:
 def test_no_window_has_more_than_its_rate_and_the_burst(
     burst: int, steps: list[tuple[int, str]]
 ) -> None:
-    """Whatever is held meanwhile, and if a claim is late to take its start."""
+    """The rate holds whatever is given back, and if a claim takes its start late."""
     rate = Rate(timedelta(milliseconds=600), burst)
     tat: datetime | None = None
     now, starts = START, list[datetime]()
@@ -66,7 +66,7 @@ def test_no_window_has_more_than_its_rate_and_the_burst(
 def test_ticks_reach_a_rate_if_budget_or_burst_covers_the_whole_minute(
     budget: int, burst: int, number: int
 ) -> None:
-    """100 a minute, by one tick a minute for ten minutes."""
+    """The rate is 100 a minute, with one tick a minute for ten minutes."""
     rate, tat, starts = Rate(timedelta(seconds=0.6), burst), None, 0
     for minute in range(10):
         for tenth in range(budget * 10):

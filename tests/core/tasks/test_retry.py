@@ -1,4 +1,4 @@
-"""How long a failed run waits, and whether it is tried again at all."""
+"""How long a failed run waits, and whether it is retried at all."""
 
 from __future__ import annotations
 

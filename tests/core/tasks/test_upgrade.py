@@ -1,4 +1,4 @@
-"""``@task.upgrade``: stored payloads of older code, for today's handler."""
+"""``@task.upgrade`` changes payloads that older code stored for today's handler."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OLD = {"date": "2026-11-24"}
 
 @pytest.fixture
 def seen() -> list[Any]:
-    """What was called, with what."""
+    """The calls of the handler, with their arguments."""
     return []
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "async"])
 def report(jobs: CronJobs, seen: list[Any], request: pytest.FixtureRequest) -> Any:
-    """A task whose argument was called ``date``, and whose ``copies`` was a text."""
+    """A task whose argument was once called ``date``, and whose ``copies`` was once a text."""
 
     def plain(day: date, copies: int = 1) -> None:
         seen.append((day, copies))

@@ -174,12 +174,12 @@ def test_interruption_of_a_pipeline_breaks_no_later_run(
 ) -> None:
     """psycopg has one for several rows at once. Its connection stayed in that mode, in its pool."""
     Base.metadata.create_all(db.engine)
-    events: list[str] = []
+    heard: list[str] = []
 
     def hear(frame: FrameType, event: str, argument: object) -> None:
         if (event, frame.f_code.co_name) == moment:
             sys.setprofile(None)
-            events.append(event)
+            heard.append(event)
             ring: Any = signal.getsignal(signal.SIGALRM)
             ring.__self__.requested[current_run.claim.identity] = TimedOut("now")
             ring(signal.SIGALRM, frame)
@@ -197,7 +197,7 @@ def test_interruption_of_a_pipeline_breaks_no_later_run(
         finally:
             sys.setprofile(None)
 
-    it.using(commit=True).enqueue_many({"interrupts": flag} for flag in (True, False, False))
+    it.using(commit=True).enqueue_many({"interrupts": each} for each in (True, False, False))
     jobs.tick()
-    assert events == [moment[0]]
+    assert heard == [moment[0]]
     assert ends(db) == [("dead", "TimedOut"), *[("succeeded", None)] * 2]
