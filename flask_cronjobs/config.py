@@ -47,13 +47,13 @@ class Kind:
         :raises TaskError: it is not. With *error*, that is raised instead.
         """
         if not self.fits(value):
-            given = "not valid" if self.is_secret else repr(value)
+            value_text = "not valid" if self.is_secret else repr(value)
             hint = "" if self.hint is None else self.hint(value)
-            raise error(f"{name} is {given}. Give {self.wanted}.{hint}")
+            raise error(f"{name} is {value_text}. Give {self.wanted}.{hint}")
 
 
 def is_number(value: object, least: float, most: float) -> TypeGuard[float]:
-    """Return whether *value* is a number in this range; True and False are no numbers here."""
+    """Return whether *value* is a number in this range; True and False do not count as numbers."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return least <= value <= most
@@ -135,7 +135,7 @@ def _or_none(kind: Kind) -> Kind:
     return replace(kind, fits=fits, wanted=f"{kind.wanted}, or None")
 
 
-def _kept(kind: Kind, default: Any) -> Any:
+def _setting(kind: Kind, default: Any) -> Any:
     """Return the field of a setting."""
     return field(default_factory=lambda: default, metadata={"kind": kind})
 
@@ -148,7 +148,7 @@ _TOKEN = Kind(
     "a text for a bearer header, 16 or more of A-Z a-z 0-9 - . _ ~ + / (and = only at the end)",
     is_secret=True,
 )
-# With the URL, others could ping in the app's name.
+# Anybody who knows the URL could ping in the app's name.
 _URL = Kind(is_url, "a URL that starts with http:// or https://, without spaces", is_secret=True)
 _NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
 _EXECUTORS = Kind(
@@ -167,83 +167,83 @@ class Settings:
     In ``app.config``, give a duration as a number of seconds or as a `timedelta`.
     """
 
-    timezone: str = _kept(_ZONE, "UTC")
+    timezone: str = _setting(_ZONE, "UTC")
     """``CRONJOBS_TIMEZONE``: the time zone of schedules that name none."""
 
-    max_attempts: int = _kept(whole(1, 1000), 10)
-    """``CRONJOBS_MAX_ATTEMPTS``: how many attempts, where a task does not say."""
+    max_attempts: int = _setting(whole(1, 1000), 10)
+    """``CRONJOBS_MAX_ATTEMPTS``: how many attempts a run has, unless its task says otherwise."""
 
-    lease: float = _kept(_seconds(2, 86400), 120.0)
+    lease: float = _setting(_seconds(2, 86400), 120.0)
     """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; one comes each quarter."""
 
-    timeout: float = _kept(_seconds(0.05, 30 * DAY), 3600.0)
-    """``CRONJOBS_TIMEOUT``: how long a handler may run, where its task does not say."""
+    timeout: float = _setting(_seconds(0.05, 30 * DAY), 3600.0)
+    """``CRONJOBS_TIMEOUT``: how long a handler may run, unless its task says otherwise."""
 
-    shutdown_grace: float = _kept(_seconds(0, 3600), 20.0)
-    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may go on after SIGTERM, and again after
+    shutdown_grace: float = _setting(_seconds(0, 3600), 20.0)
+    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may continue after SIGTERM, and again after
     it was interrupted (then at least a second), before its process is ended."""
 
-    tick_budget: float = _kept(_seconds(0.1, 86400), 50.0)
+    tick_budget: float = _setting(_seconds(0.1, 86400), 50.0)
     """``CRONJOBS_TICK_BUDGET``: for how long a tick claims runs."""
 
-    workers: int = _kept(whole(1, 64), 1)
+    workers: int = _setting(whole(1, 64), 1)
     """``CRONJOBS_WORKERS``: how many worker processes a tick runs."""
 
-    work_in_debug: bool = _kept(FLAG, False)
+    work_in_debug: bool = _setting(FLAG, False)
     """``CRONJOBS_WORK_IN_DEBUG``: whether ``flask run --debug`` starts ``flask jobs work`` beside
-    the server, and anew when code changes."""
+    the server, and restarts it when code changes."""
 
-    async_at_once: int = _kept(whole(1, 1000), 10)
+    async_at_once: int = _setting(whole(1, 1000), 10)
     """``CRONJOBS_ASYNC_AT_ONCE``: how many ``async def`` handlers one worker process runs at once.
     Each may hold a connection while it waits, and SQLAlchemy's pool has 15 by default."""
 
-    retention: float = _kept(_seconds(0, 3650 * DAY), 14 * DAY)
+    retention: float = _setting(_seconds(0, 3650 * DAY), 14 * DAY)
     """``CRONJOBS_RETENTION``: how long succeeded, cancelled and skipped runs are kept."""
 
-    retention_dead: float = _kept(_seconds(0, 3650 * DAY), 90 * DAY)
+    retention_dead: float = _setting(_seconds(0, 3650 * DAY), 90 * DAY)
     """``CRONJOBS_RETENTION_DEAD``: how long dead runs are kept."""
 
-    max_payload_bytes: int = _kept(whole(64, 64 * 1024 * 1024), 64 * 1024)
+    max_payload_bytes: int = _setting(whole(64, 64 * 1024 * 1024), 64 * 1024)
     """``CRONJOBS_MAX_PAYLOAD_BYTES``: how large a payload or a kept result may be, as JSON."""
 
-    health_tick_age: float = _kept(
+    health_tick_age: float = _setting(
         _seconds(MINUTE, 30 * DAY, ": ticks come once a minute"), 3 * MINUTE
     )
-    """``CRONJOBS_HEALTH_TICK_AGE``: without a tick for this long, health answers 503.
-    At least 60, since ticks come once a minute."""
+    """``CRONJOBS_HEALTH_TICK_AGE``: after this long without a tick, health answers 503. It is at
+    least 60, since ticks come once a minute."""
 
-    health_overdue: float = _kept(_seconds(1, 30 * DAY), 10 * MINUTE)
-    """``CRONJOBS_HEALTH_OVERDUE``: with a run overdue for this long, health answers 503."""
+    health_overdue: float = _setting(_seconds(1, 30 * DAY), 10 * MINUTE)
+    """``CRONJOBS_HEALTH_OVERDUE``: if a run is overdue for this long, health answers 503."""
 
-    url_prefix: str | None = _kept(_or_none(_PATH), "/jobs")
+    url_prefix: str | None = _setting(_or_none(_PATH), "/jobs")
     """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""
 
-    tick_token: str | None = _kept(_or_none(_TOKEN), None)
+    tick_token: str | None = _setting(_or_none(_TOKEN), None)
     """``CRONJOBS_TICK_TOKEN``: the bearer token of ``<prefix>/tick``; ``None`` disables it."""
 
-    ping_url: str | None = _kept(_or_none(_URL), None)
+    ping_url: str | None = _setting(_or_none(_URL), None)
     """``CRONJOBS_PING_URL``: fetched after each tick, so that a monitor notices missing ticks."""
 
-    alert_url: str | None = _kept(_or_none(_URL), None)
-    """``CRONJOBS_ALERT_URL``: a webhook that ticks tell what begins to need a person, and what
-    ends."""
+    alert_url: str | None = _setting(_or_none(_URL), None)
+    """``CRONJOBS_ALERT_URL``: a webhook to which ticks report what begins to need attention, and
+    what no longer does."""
 
-    redact: tuple[str, ...] = _kept(_NAMES, SECRET_NAMES)
+    redact: tuple[str, ...] = _setting(_NAMES, SECRET_NAMES)
     """``CRONJOBS_REDACT``: payload keys whose values no page shows; a part of the key is enough.
     Case, ``-`` and ``_`` are ignored."""
 
-    show_payload: bool = _kept(FLAG, False)
+    show_payload: bool = _setting(FLAG, False)
     """``CRONJOBS_SHOW_PAYLOAD``: whether pages show payloads, results, stacks and outputs."""
 
-    keep_output: bool = _kept(FLAG, False)
+    keep_output: bool = _setting(FLAG, False)
     """``CRONJOBS_KEEP_OUTPUT``: whether to keep the last 64 kB of what a handler prints and logs,
-    where its task does not say."""
+    unless its task says otherwise."""
 
-    executors: Mapping[str, str] = _kept(_EXECUTORS, {})
+    executors: Mapping[str, str] = _setting(_EXECUTORS, {})
     """``CRONJOBS_EXECUTORS``: queues whose runs Celery executes, each with ``"celery"``. Runs of
     all other queues are executed here."""
 
-    handed_limit: int = _kept(whole(1, 100_000), 100)
+    handed_limit: int = _setting(whole(1, 100_000), 100)
     """``CRONJOBS_HANDED_LIMIT``: how many runs of a queue may wait in Celery's broker."""
 
 
@@ -253,18 +253,22 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     :param config: ``app.config``.
     :raises ConfigError: a value is not valid, or a ``CRONJOBS_`` name does not exist.
     """
-    known = {PREFIX + setting.name.upper(): setting for setting in fields(Settings)}
-    given = {key: value for key, value in config.items() if key.startswith(PREFIX)}
-    for key in given.keys() - known.keys():
+    settings_by_key = {PREFIX + setting.name.upper(): setting for setting in fields(Settings)}
+    values = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+    for key in values.keys() - settings_by_key.keys():
         # All settings have the same prefix, so compare the rest.
-        names = [each.removeprefix(PREFIX) for each in known]
+        names = [setting.removeprefix(PREFIX) for setting in settings_by_key]
         close = similar_names(key.removeprefix(PREFIX), names)
         hint = f"Did you mean {PREFIX}{close[0]}? " if close else ""
         raise ConfigError(
-            f"{key} is not a setting of Flask-CronJobs. {hint}There are: {', '.join(known)}."
+            f"{key} is not a setting of Flask-CronJobs. {hint}"
+            f"There are: {', '.join(settings_by_key)}."
         )
     return Settings(
-        **{known[key].name: _read(known[key], key, value) for key, value in given.items()}
+        **{
+            settings_by_key[key].name: _read(settings_by_key[key], key, value)
+            for key, value in values.items()
+        }
     )
 
 
@@ -289,8 +293,8 @@ def _from_environment(kind: Kind, value: object) -> str:
     ``from_prefixed_env`` reads values as JSON, and keeps other values as texts.
     """
     word = str(value).strip().lower()
-    for words, json_word, meant in _WORDS:
-        if word in words.split() and kind.fits(meant):
+    for words, json_word, json_value in _WORDS:
+        if word in words.split() and kind.fits(json_value):
             return f" In the environment, write {json_word}."
     if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", word):
         number = float(word) if "." in word else int(word)

@@ -10,11 +10,11 @@ import math
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
-MAX_DELAY = 366 * 86400
+MAX_DELAY_SECONDS = 366 * 86400
 #: The earliest and the latest time that can be written in any time zone.
 EARLIEST = datetime(1000, 1, 1, tzinfo=timezone.utc)
 FARTHEST = datetime(9999, 12, 30, tzinfo=timezone.utc)
-_LONGEST_MESSAGE = 6_000
+_MAX_MESSAGE_CHARACTERS = 6_000
 
 
 class CronJobsError(Exception):
@@ -30,7 +30,7 @@ class CronJobsError(Exception):
     """
 
     def __str__(self) -> str:
-        message, half = super().__str__(), _LONGEST_MESSAGE // 2
+        message, half = super().__str__(), _MAX_MESSAGE_CHARACTERS // 2
         return message if len(message) <= 2 * half else f"{message[:half]} … {message[-half:]}"
 
 
@@ -84,7 +84,7 @@ class TablesMissing(CronJobsError):
 class DatabaseTrouble(CronJobsError):
     """The database could not be used, and retries did not help.
 
-    :ivar transient: whether the cause may pass by itself, such as a lost connection or a lock.
+    :ivar transient: whether the cause may be temporary, such as a lost connection or a lock.
     """
 
     def __init__(self, message: str, transient: bool = False) -> None:
@@ -228,7 +228,7 @@ def _utc(moment: datetime) -> datetime:
         )
     try:
         utc = moment.astimezone(timezone.utc)
-    except OverflowError:  # In UTC, it is outside the years 1 to 9999.
+    except OverflowError:  # The time in UTC is outside the years 1 to 9999.
         return FARTHEST if moment.year > EARLIEST.year else EARLIEST
     return min(max(utc, EARLIEST), FARTHEST)
 
@@ -237,9 +237,9 @@ def _seconds(name: str, delay: float | timedelta, least: int) -> float:
     seconds = math.nan
     with suppress(TypeError, ValueError):  # A Retry-After header is a number as a text.
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else float(delay)
-    if not least <= seconds <= MAX_DELAY:
+    if not least <= seconds <= MAX_DELAY_SECONDS:
         raise ValueError(
-            f"{name}: the delay is {delay!r}. Give seconds from {least} to {MAX_DELAY} (a year), "
-            "or a timedelta."
+            f"{name}: the delay is {delay!r}. Give seconds from {least} to {MAX_DELAY_SECONDS} "
+            "(a year), or a timedelta."
         )
     return seconds

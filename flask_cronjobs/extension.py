@@ -145,8 +145,8 @@ class CronJobs(OperatorMethods, StepMethods):
         watch_commits(state)
         with app.app_context():
             begin_before_savepoints(db.engine)
-            for each in db.engines:  # A handler may use any of them.
-                end_interrupted_transactions(each)
+            for app_engine in db.engines:  # A handler may use any of them.
+                end_interrupted_transactions(app_engine)
         _add_commands_and_pages(app, settings)
 
     @overload
@@ -240,16 +240,18 @@ class CronJobs(OperatorMethods, StepMethods):
         'fresh'
         """
         name, cron = options.pop("name", None), options.pop("schedule", None)
-        of_schedule = {each: options.pop(each) for each in SCHEDULE_OPTIONS if each in options}
+        of_schedule = {
+            option: options.pop(option) for option in SCHEDULE_OPTIONS if option in options
+        }
         of_task = task_options(**options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            made = self._make(function, name, of_task)
+            task = self._make(function, name, of_task)
             if cron is None:
-                check_unscheduled(made.name, of_schedule)
+                check_unscheduled(task.name, of_schedule)
             else:
-                made.schedule(cron, name=made.name, **of_schedule)
-            return made
+                task.schedule(cron, name=task.name, **of_schedule)
+            return task
 
         return register if func is None else register(func)
 
@@ -343,8 +345,8 @@ class CronJobs(OperatorMethods, StepMethods):
         >>> run.status
         'queued'
         """
-        given = locals()
-        options = {option: given[option] for option in EnqueueOptions._fields}
+        arguments = locals()
+        options = {option: arguments[option] for option in EnqueueOptions._fields}
         task = self.get(name)
         return task.using(**options).enqueue(**task.payload_from(payload or {}))
 
@@ -436,8 +438,8 @@ class CronJobs(OperatorMethods, StepMethods):
         return task
 
 
-def _first(given: T | None, otherwise: T | None) -> T | None:
-    return otherwise if given is None else given
+def _first(value: T | None, default: T | None) -> T | None:
+    return default if value is None else value
 
 
 def _add_commands_and_pages(app: Flask, settings: Settings) -> None:

@@ -27,10 +27,10 @@ __all__ = ["nworkers_changed", "on_exit", "on_reload", "when_ready"]
 
 #: Seconds between two checks of whether the process has ended. We cannot wait for it, since
 #: gunicorn collects the exit status of all its children.
-_LOOK_EVERY = 0.5
+_CHECK_SECONDS = 0.5
 #: The first and the longest pause in seconds before the process is started again. After a process
 #: that ran for longer than the longest pause, the first one applies again.
-_PAUSES = 1.0, 60.0
+_PAUSE_SECONDS = 1.0, 60.0
 
 
 def nworkers_changed(server: Any, number: object, before: object) -> None:
@@ -107,11 +107,11 @@ class _Keeper(threading.Thread):
 
     def run(self) -> None:
         """Start the process again, after a pause, whenever it has ended."""
-        pause, longest = _PAUSES
+        pause, longest = _PAUSE_SECONDS
         began = time.monotonic()
         while not self._has_stopped():
             if time.monotonic() - began > longest:
-                pause = _PAUSES[0]
+                pause = _PAUSE_SECONDS[0]
             message = "flask jobs work has ended, and is started again in %g s"
             self._server.log.error(message, pause)
             if self._stopping.wait(pause):
@@ -125,7 +125,7 @@ class _Keeper(threading.Thread):
         while process is not None and process.poll() is None:
             if self._is_reloaded():
                 when_ready(self._server)
-            if self._stopping.wait(_LOOK_EVERY):
+            if self._stopping.wait(_CHECK_SECONDS):
                 # A service manager may send SIGTERM to all processes, and a second one would kill.
                 process.send_signal(STOP_FROM_PARENT)
                 process.wait()

@@ -30,8 +30,8 @@ def _clean(record: logging.LogRecord) -> bool:
 
 def _of_the_app(stack: str) -> str:
     """Return *stack* without our frames, unless there are no others: it may be our fault."""
-    shown = without_own_frames(stack)
-    return shown if "\n  File " in shown else stack
+    app_stack = without_own_frames(stack)
+    return app_stack if "\n  File " in app_stack else stack
 
 
 def _cleaned(value: object) -> object:
@@ -41,7 +41,7 @@ def _cleaned(value: object) -> object:
 logger.addFilter(_clean)
 
 #: Seconds after which the log repeats that something is unavailable.
-SAY_EVERY = 60.0
+REPEAT_SECONDS = 60.0
 
 
 class Outage:
@@ -68,14 +68,14 @@ class Outage:
         """
         now = time.monotonic()
         self.since = self.since or now
-        if now - self.since >= after and now - self._said_at >= SAY_EVERY:
+        if now - self.since >= after and now - self._said_at >= REPEAT_SECONDS:
             logger.warning(message, *values)
             self._said_at = now
 
-    def over(self, what: str) -> None:
-        """Note that the outage is over, and log that *what* is back if the outage was logged."""
+    def over(self, service: str) -> None:
+        """Note that the outage is over; if it was logged, log that *service* is back."""
         if self.since is not None and self._said_at >= self.since:
-            logger.warning("%s is back, after %.0f s", what, self.seconds)
+            logger.warning("%s is back, after %.0f s", service, self.seconds)
         self.since = None
 
 
@@ -93,7 +93,7 @@ def worker_name() -> str:
 
 def log_run(
     level: int,
-    what: str,
+    event: str,
     *,
     task: str,
     run_id: int,
@@ -107,7 +107,7 @@ def log_run(
 ) -> None:
     """Log one change of a run as one line and as ``extra=`` fields, without its payload.
 
-    :param what: the event, such as an outcome's kind.
+    :param event: the event, such as an outcome's kind.
     :param worker: the worker's name or token; by default this process's name.
     :param seconds: how long the attempt took.
     :param why: a short reason.
@@ -123,9 +123,9 @@ def log_run(
     logger.log(
         level,
         "%s%s: task %s, run %d, attempt %d, worker %s, %g ms%s",
-        *(what, by, task, run_id, attempt, worker, milliseconds, because),
+        *(event, by, task, run_id, attempt, worker, milliseconds, because),
         extra={
-            "cronjobs_event": what,
+            "cronjobs_event": event,
             "cronjobs_task": task,
             "cronjobs_run_id": run_id,
             "cronjobs_attempt": attempt,
@@ -142,7 +142,7 @@ def log_run(
 DEFAULT_ACTOR = "Python"
 
 
-def log_action(what: str, whom: str, actor: str) -> None:
-    """Log that *actor* did *what* to *whom*."""
-    extra = {"cronjobs_event": what, "cronjobs_actor": actor}
-    logger.info("%s by %s: %s", what, actor, one_line(whom), extra=extra)
+def log_action(event: str, target: str, actor: str) -> None:
+    """Log an action of an operator, such as the *event* ``paused``, and its *target*."""
+    extra = {"cronjobs_event": event, "cronjobs_actor": actor}
+    logger.info("%s by %s: %s", event, actor, one_line(target), extra=extra)

@@ -22,7 +22,7 @@ from .core.app_state import State, state_of
 from .core.tasks.options import SCHEDULE_OPTIONS
 from .core.tasks.registry import name_of
 from .core.tasks.validation import answering, given_by_position
-from .errors import MAX_DELAY
+from .errors import MAX_DELAY_SECONDS
 from .log import logger
 from .types import JSON, BatchCounts, Catchup, Overlap, TickReport
 
@@ -79,11 +79,11 @@ class OperatorMethods:
         if budget is not None and not math.isfinite(budget):
             raise ValueError(f"budget is {budget}. Give seconds, or None for the setting.")
         state = _writable()
-        if waiting := uncommitted_runs():
+        if runs := uncommitted_runs():
             logger.warning(
                 "jobs.tick(): db.session holds enqueued runs that are not committed, so the tick "
                 "does not see them: %s. Call db.session.commit() first.",
-                waiting,
+                runs,
             )
         options = TickOptions(budget=budget, max_runs=max_runs, queues=tuple(queues))
         return tick(state, options)
@@ -230,8 +230,8 @@ class OperatorMethods:
         """
         from .insights.batch_views import find_batch
 
-        found = find_batch(state_of(), key)
-        return None if found is None else found.counts
+        batch = find_batch(state_of(), key)
+        return None if batch is None else batch.counts
 
     def prune(self, dry_run: bool = False) -> int:
         """Delete the runs that are older than their retention. Ticks also do this.
@@ -335,7 +335,7 @@ def _target(
     """
     from .insights.schedule_actions import only
 
-    names = [None if each is None else name_of(each) for each in (name, task)]
+    names = [None if item is None else name_of(item) for item in (name, task)]
     target = only(names[0], queue, names[1])
     if target is None:
         raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
@@ -464,7 +464,7 @@ class StepMethods:
 
         pause(state_of(), "sleep", name, delay)
 
-    def wait(self, name: str, timeout: float | timedelta = MAX_DELAY) -> JSON:
+    def wait(self, name: str, timeout: float | timedelta = MAX_DELAY_SECONDS) -> JSON:
         """Return the payload of the signal *name*; until it comes, end this attempt.
 
         :param name: the step's name, which is also the signal's.

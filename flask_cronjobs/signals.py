@@ -105,12 +105,12 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
 
     :param recorded: False if it was dropped because the lease was lost.
     """
-    what = outcome.kind if recorded else LEASE_LOST
-    level, signal = _OUTCOMES[what]
+    event = outcome.kind if recorded else LEASE_LOST
+    level, signal = _OUTCOMES[event]
     if logger.isEnabledFor(level):
         log_run(
             level,
-            what,
+            event,
             task=outcome.job_type,
             run_id=outcome.id,
             attempt=outcome.attempt,
@@ -137,7 +137,7 @@ def unheard(kind: str, value: Any) -> None:
 
 
 def run_news(outcome: Outcome) -> dict[str, object]:
-    """Return an outcome as `News` and the JSON of a tick have it."""
+    """Return *outcome* as a dict, as it appears in `News` and in the JSON of a tick."""
     return {
         "run_id": outcome.id,
         "task": outcome.job_type,

@@ -145,9 +145,9 @@ class Task(Handler, Generic[P, R]):
         self._use()
         is_mapping = isinstance(payloads, Mapping)
         if is_mapping or not hasattr(payloads, "__iter__"):
-            what = "mapping" if is_mapping else type(payloads).__name__
+            kind = "mapping" if is_mapping else type(payloads).__name__
             raise PayloadError(
-                f"enqueue_many was given one {what}. Give a list with one for each run, or call "
+                f"enqueue_many was given one {kind}. Give a list with one for each run, or call "
                 "enqueue() for one run."
             )
         return enqueue_rows(state_of(), self, payloads, self._enqueue_options)
@@ -196,9 +196,11 @@ class Task(Handler, Generic[P, R]):
         >>> db.session.commit()
         """
         delay = in_seconds(delay)
-        given = locals()
-        chosen = {name: given[name] for name in EnqueueOptions._fields if given[name] is not None}
-        options = self._enqueue_options._replace(**chosen)
+        arguments = locals()
+        changes = {
+            name: arguments[name] for name in EnqueueOptions._fields if arguments[name] is not None
+        }
+        options = self._enqueue_options._replace(**changes)
         options.check()
         self._use()
         task = copy(self)

@@ -20,7 +20,7 @@ Catchup: TypeAlias = Literal["latest", "all", "none"]
 Overlap: TypeAlias = Literal["skip", "allow"]
 UniqueWhile: TypeAlias = Literal["kept", "pending", "waiting"]
 Replace: TypeAlias = bool | Literal["payload", "run_at"]
-#: How the runs of a concurrency key are executed; None stands for no order.
+#: How the runs of a concurrency key are executed; None means in no particular order.
 Order: TypeAlias = Literal["strict"]
 PauseKind: TypeAlias = Literal["task", "queue"]
 InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
@@ -133,7 +133,7 @@ HANDED_LEASES = 5
 
 def handed_to(token: str | None) -> str | None:
     """Return the executor to which the run was handed; None if *token* is not of that kind."""
-    if not isinstance(token, str) or not token.startswith(HANDED):  # On SQLite it may be a blob.
+    if not isinstance(token, str) or not token.startswith(HANDED):  # SQLite may return a blob.
         return None
     return token.removeprefix(HANDED).partition(":")[0]
 
@@ -145,8 +145,8 @@ def without_secret(token: str | None) -> str | None:
     return token.rpartition(":")[0] or token
 
 
-#: Bytes that are kept of what an attempt prints and logs; the last ones are kept.
-MAX_OUTPUT = 64 * 1024
+#: The most bytes that are kept of what an attempt prints and logs: the last ones.
+MAX_OUTPUT_BYTES = 64 * 1024
 
 #: The `error_type` of a run whose worker died or lost it.
 WORKER_LOST = "WorkerLost"
@@ -166,20 +166,19 @@ _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def stored_json(value: Any) -> Any:
-    """Return the value of a JSON text, and a number as it is: SQLite returns numbers as numbers.
+    """Return the value of a JSON text, and any other value unchanged.
 
     SQLite returns a JSON number as a number.
-
     :raises ValueError: the text cannot be parsed.
     """
     if not isinstance(value, (str, bytes)):
         return value
     try:
         try:
-            found, end = _scan(value, 0)
+            parsed, end = _scan(value, 0)
         except (StopIteration, TypeError):  # The text begins with a space, or is bytes.
-            found, end = None, -1
-        return found if end == len(value) else json.loads(value)
+            parsed, end = None, -1
+        return parsed if end == len(value) else json.loads(value)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -194,14 +193,14 @@ def json_text(value: JSON) -> str:
     PostgreSQL's ``jsonb`` turns 1e22 into an integer, and drops the sign of -0.0. So 1e22 is
     written in full, and -0.0 as 0.0.
     """
-    written = json.dumps(value)
-    if "e+" not in written and "-0.0" not in written:
-        return written
-    return _CHANGED_BY_JSONB().sub(_plainly, written)
+    text = json.dumps(value)
+    if "e+" not in text and "-0.0" not in text:
+        return text
+    return _CHANGED_BY_JSONB().sub(_plainly, text)
 
 
-def _plainly(found: re.Match[str]) -> str:
-    return found[0] if found[0].startswith('"') else f"{float(found[0]) + 0.0:.1f}"
+def _plainly(match: re.Match[str]) -> str:
+    return match[0] if match[0].startswith('"') else f"{float(match[0]) + 0.0:.1f}"
 
 
 def json_object(value: JSON) -> dict[str, JSON]:
@@ -222,15 +221,15 @@ def stored_time(value: Any) -> datetime:
     """
     if isinstance(value, float):
         return _since_1970(value)
-    found: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if found.year <= MINYEAR:
-        raise ValueError(f"{found} is too long ago")
-    if found.tzinfo is None:
-        return found.replace(tzinfo=timezone.utc)
+    moment: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if moment.year <= MINYEAR:
+        raise ValueError(f"{moment} is too long ago")
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=timezone.utc)
     try:
-        return found.astimezone(timezone.utc)
+        return moment.astimezone(timezone.utc)
     except OverflowError:
-        raise ValueError(f"{found} is too far in the future") from None
+        raise ValueError(f"{moment} is too far in the future") from None
 
 
 def time_or_none(value: Any) -> datetime | None:
@@ -254,9 +253,9 @@ def _since_1970(seconds: float) -> datetime:
 #: How an attempt ended; ``failed`` will be retried, ``dead`` will not.
 OutcomeKind: TypeAlias = Literal["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
 OUTCOME_KINDS: tuple[OutcomeKind, ...] = get_args(OutcomeKind)
-#: With these, the attempt is stored as a failed one.
+#: The kinds whose attempt is stored as a failed one.
 FAILED_KINDS: tuple[OutcomeKind, ...] = ("failed", "dead")
-#: These return the run to the queue, now or later, and the attempt does not count.
+#: The kinds that return the run to the queue, now or later; the attempt does not count.
 RETURNED_KINDS: tuple[OutcomeKind, ...] = ("released", "snoozed")
 
 
@@ -347,7 +346,7 @@ class BatchCounts(NamedTuple):
 
 
 class TickReport(NamedTuple):
-    """What one tick did, as in its row of ``job_ticks``.
+    """The results of one tick, as its row of ``job_ticks`` has them.
 
     :ivar worker: ``host:pid`` of its process.
     :ivar recorded: how many runs were inserted for due slots.
@@ -391,7 +390,7 @@ class RecordedSlot(NamedTuple):
     :ivar run_id: the row's id.
     :ivar job_type: the task's name.
     :ivar at: the slot, or the last one of several skipped slots; aware, in UTC.
-    :ivar skipped: the number of skipped slots that the row stands for; 0 if it will run.
+    :ivar skipped: the number of skipped slots that the row represents; 0 if the slot will run.
     :ivar reason: why they were skipped; None for a run.
     """
 

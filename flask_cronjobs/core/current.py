@@ -21,7 +21,7 @@ from werkzeug.local import LocalProxy
 from ..errors import PayloadError
 from ..log import logger
 from ..text.redaction import safe_text
-from ..types import JSON, MAX_OUTPUT, BatchCounts, Claim
+from ..types import JSON, MAX_OUTPUT_BYTES, BatchCounts, Claim
 
 if TYPE_CHECKING:
     from ..db.connection import Bookkeeping
@@ -48,10 +48,10 @@ class Output:
         """Add *text*. Only the last of all is held."""
         self._pieces.append(text)
         self._size += len(text)
-        if self._size > 4 * MAX_OUTPUT:
+        if self._size > 4 * MAX_OUTPUT_BYTES:
             # Replace them in one step, since another thread may append meanwhile.
             count = len(self._pieces)
-            last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT :]
+            last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT_BYTES :]
             self._pieces[:count] = [last]
             self._size = len(last)
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from ..db.errors import explain, remedy_for
-from ..db.notify import WAKE_EVERY, wake_listeners
+from ..db.notify import WAKE_SECONDS, wake_listeners
 from ..errors import CronJobsError, KeyConflict, TaskError
 from ..models import JobRun
 from ..text.humanize import plural
@@ -193,7 +193,7 @@ def wake(state: State, session: Session) -> None:
 
 def _note_woken(state: State, woke: bool) -> None:
     """Suppress wake-ups for a while after workers were woken, or if none listened."""
-    state.waking.block_for(WAKE_EVERY if woke else ASK_EVERY)
+    state.waking.block_for(WAKE_SECONDS if woke else ASK_EVERY)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ..text import clean
 from ..types import (
     FAILED_KINDS,
     JSON,
-    MAX_OUTPUT,
+    MAX_OUTPUT_BYTES,
     RETURNED_KINDS,
     TERMINAL,
     Claim,
@@ -292,7 +292,11 @@ def _write_output(d: Dialect) -> TextClause:
     # The foreign key takes this lock, and would wait for it.
     lock = "FOR KEY SHARE SKIP LOCKED" if d.skip_locked else ""
     both = "job_outputs.output || excluded.output"
-    last = f"substr({both}, -{MAX_OUTPUT})" if d.one_writer else f"right({both}, {MAX_OUTPUT})"
+    last = (
+        f"substr({both}, -{MAX_OUTPUT_BYTES})"
+        if d.one_writer
+        else f"right({both}, {MAX_OUTPUT_BYTES})"
+    )
     return text(f"""
     INSERT INTO job_outputs (run_id, attempt, worker, output, written_at)
     SELECT id, :attempt, :token, :output, {d.clock} FROM job_runs WHERE id = :id {lock}

@@ -25,12 +25,12 @@ Rows: TypeAlias = "Sequence[Row[Any]]"
 Statement: TypeAlias = "tuple[Executable, Mapping[str, Any]]"
 
 #: Seconds for which a failing call is retried by default. A worker sets its own.
-RETRY_FOR = 15.0
+RETRY_SECONDS = 15.0
 #: Seconds that one statement or transaction may take on PostgreSQL.
-STATEMENT_LIMIT = 30.0
+STATEMENT_SECONDS = 30.0
 #: Seconds that one SQLite statement waits for another writer. This is short so that the keeper can
 #: send heartbeats between tries; retries make the whole wait long enough.
-SQLITE_BUSY = 1.0
+SQLITE_BUSY_SECONDS = 1.0
 
 
 class Bookkeeping:
@@ -52,8 +52,8 @@ class Bookkeeping:
     def __init__(
         self,
         engine: Engine,
-        patience: float = RETRY_FOR,
-        limit: float = STATEMENT_LIMIT,
+        patience: float = RETRY_SECONDS,
+        limit: float = STATEMENT_SECONDS,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.engine = engine
@@ -160,12 +160,12 @@ class Bookkeeping:
 
     @contextmanager
     def busy_for(self, seconds: float) -> Generator[None]:
-        """On SQLite, let each statement in this block wait *seconds* for another writer."""
+        """Let each statement in this block wait *seconds* for another writer of a SQLite file."""
         self.rows(text(busy_timeout(seconds)))
         try:
             yield
         finally:
-            self.rows(text(busy_timeout(SQLITE_BUSY)))
+            self.rows(text(busy_timeout(SQLITE_BUSY_SECONDS)))
 
     def take_over(self, other: Bookkeeping) -> None:
         """Take the connection of *other*, which opens a new one when it needs one.
@@ -192,7 +192,7 @@ class Bookkeeping:
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
             if self.dialect.one_writer:
                 _use_explicit_transactions(raw)
-                connection.exec_driver_sql(busy_timeout(SQLITE_BUSY))
+                connection.exec_driver_sql(busy_timeout(SQLITE_BUSY_SECONDS))
                 connection.commit()
             else:
                 self._prepare(raw)
@@ -228,19 +228,19 @@ class Bookkeeping:
                 raw.close()
 
     def _each(self, statements: Sequence[Statement], connection: Connection) -> list[Any]:
-        held = None if self._raw is None or self.dialect.one_writer else ahead_of(self._raw)
-        if held is None:
+        batch = None if self._raw is None or self.dialect.one_writer else ahead_of(self._raw)
+        if batch is None:
             return self._transact(connection, partial(_in_turn, statements))
         *ahead, last = statements
         try:
-            held.collects = True
-            for each in ahead:
-                connection.execute(*each)
-            held.collects = False
+            batch.collects = True
+            for statement in ahead:
+                connection.execute(*statement)
+            batch.collects = False
             rows = execute(connection, *last)
-            return [*held.answers(), rows]
+            return [*batch.answers(), rows]
         finally:
-            held.forget()
+            batch.forget()
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         # SQLAlchemy's begin() sends nothing in AUTOCOMMIT mode, so send BEGIN ourselves.
@@ -294,7 +294,7 @@ class _Together(Bookkeeping):
 
 
 def _in_turn(statements: Sequence[Statement], connection: Connection) -> list[Rows]:
-    return [_rows_of(connection.execute(*each)) for each in statements]
+    return [_rows_of(connection.execute(*statement)) for statement in statements]
 
 
 def _rows_of(result: CursorResult[Any]) -> Rows:

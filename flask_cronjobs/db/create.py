@@ -67,9 +67,11 @@ def missing_storage(connection: Connection) -> dict[str, object]:
 
     This is for PostgreSQL only.
     """
-    found: list[list[str] | None] = list(connection.scalars(text(_STORAGE)))
-    present = {option.partition("=")[0] for options in found for option in options or ()}
-    return {key: value for key, value in VACUUM_OFTEN.items() if found and key not in present}
+    options_by_table: list[list[str] | None] = list(connection.scalars(text(_STORAGE)))
+    present = {option.partition("=")[0] for options in options_by_table for option in options or ()}
+    return {
+        key: value for key, value in VACUUM_OFTEN.items() if options_by_table and key not in present
+    }
 
 
 def are_tables_missing(engine: Engine) -> bool:

@@ -100,9 +100,9 @@ class _Scoped(Database):
             return
         sessions: Any = getattr(self._db.session.registry, "registry", None)
         # A test may have replaced db.session with one that is stored elsewhere.
-        left = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
-        if left is not None:
-            left.close()
+        session = sessions.pop(id(context), None) if hasattr(sessions, "pop") else None
+        if session is not None:
+            session.close()
 
 
 class FlaskSQLAlchemy(_Scoped):
@@ -133,7 +133,7 @@ class FlaskSQLAlchemyLite(Database):
     :param metadata: the metadata of the app's models; None to copy no job tables into it.
     """
 
-    # At the end of each context, it closes async sessions in an event loop of its own.
+    # It closes async sessions at the end of each context, in an event loop of its own.
     side_by_side: bool = False
 
     def __init__(self, db: Any, metadata: MetaData | None) -> None:
@@ -224,8 +224,8 @@ _GIVE_ENGINE = (
 )
 
 
-def _named(given: object) -> str:
-    return "missing" if given is None else f"a {type(given).__name__}"
+def _named(value: object) -> str:
+    return "missing" if value is None else f"a {type(value).__name__}"
 
 
 def _is_one_of_each_context(app: Flask, session: scoped_session[Session]) -> bool:

@@ -53,7 +53,7 @@ class Dialect(NamedTuple):
     :ivar one_statement: whether one statement can change several tables.
     :ivar one_writer: whether the database is a file with one writer at a time. Rows are not locked
         there, and a connection is cheap and may belong to its thread.
-    :ivar arrays: whether it has arrays and LATERAL, and finds a row of several columns in an index.
+    :ivar arrays: whether it has arrays and LATERAL, and can search an index by several columns.
     :ivar notifies: whether it has LISTEN and NOTIFY.
     :ivar parses: whether its driver converts times, and fails at values that Python lacks.
     :ivar atomic_level: SQLAlchemy's name of the isolation level for atomic handlers: the lowest in
@@ -89,8 +89,8 @@ class Dialect(NamedTuple):
         """
         if self.name != "postgresql":
             return self.now
-        moved = f" + interval '{self.shift:.6f} seconds'" if self.shift else ""
-        return f"clock_timestamp(){moved}"
+        shift = f" + interval '{self.shift:.6f} seconds'" if self.shift else ""
+        return f"clock_timestamp(){shift}"
 
     def later(self, seconds: str) -> str:
         """Return SQL for *seconds* (an SQL expression) after the database's time."""
@@ -102,11 +102,11 @@ class Dialect(NamedTuple):
         """Return SQL for *seconds* (an SQL expression) after `clock`."""
         return self.later(seconds).replace(self.now, self.clock)
 
-    def latest(self, given: str, time: str) -> str:
-        """Return SQL for the later of two times; *given* may be NULL."""
+    def latest(self, nullable: str, time: str) -> str:
+        """Return SQL for the later of two times; *nullable* may be NULL."""
         if self.name == "postgresql":
-            return f"GREATEST({given}, {time})"
-        return f"max(COALESCE({given}, {time}), {time})"
+            return f"GREATEST({nullable}, {time})"
+        return f"max(COALESCE({nullable}, {time}), {time})"
 
     def typed(self, value: str, kind: str) -> str:
         """Return *value* (SQL) with a cast to its type, where the database needs one."""
@@ -153,11 +153,11 @@ class Dialect(NamedTuple):
         """
         readable = f"{column} >= '0002-01-01'"
         if self.name == "postgresql":
-            found = f"CASE WHEN {readable} AND {column} < '10000-01-01' THEN {column} END"
-            return f"({found}) IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
+            parsed = f"CASE WHEN {readable} AND {column} < '10000-01-01' THEN {column} END"
+            return f"({parsed}) IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
         form = "'%Y-%m-%d %H:%M:%f'"
-        found = f"CASE WHEN {readable} THEN strftime({form}, {column}) END"
-        return f"({found}) IS strftime({form}, {value})"
+        parsed = f"CASE WHEN {readable} THEN strftime({form}, {column}) END"
+        return f"({parsed}) IS strftime({form}, {value})"
 
     def sortable(self, time: str) -> str:
         """Return SQL for *time* (SQL) as a value that Python can sort, whatever it contains."""
@@ -192,7 +192,8 @@ class Dialect(NamedTuple):
         """Return *ids* as the parameter of `among`."""
         if self.name == "postgresql":
             return list(ids)
-        return json.dumps([each for each in ids if isinstance(each, int)])  # Not texts by hand.
+        # SQLite accepts texts as ids, and somebody may have written some by hand.
+        return json.dumps([row_id for row_id in ids if isinstance(row_id, int)])
 
     def among(self, column: str, parameter: str = "ids") -> str:
         """Return SQL for: *column* is in *parameter*, which `many` made."""
@@ -206,15 +207,16 @@ class Dialect(NamedTuple):
             return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
         return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
 
-    def join_each(self, columns: str, rest: str) -> str:
+    def join_each(self, columns: str, from_sql: str) -> str:
         """Return SQL that joins each row so far to its own rows of ``job_runs``, named ``r``.
 
         :param columns: the columns that are needed besides the id.
-        :param rest: SQL from FROM on, which selects the rows by columns of the row so far.
+        :param from_sql: SQL that begins with FROM and selects the rows by columns of the row so
+            far.
         """
         if self.name == "postgresql":
-            return f"CROSS JOIN LATERAL (SELECT id, {columns} {rest}) AS r"
-        return f"CROSS JOIN job_runs r WHERE r.id IN (SELECT id {rest})"
+            return f"CROSS JOIN LATERAL (SELECT id, {columns} {from_sql}) AS r"
+        return f"CROSS JOIN job_runs r WHERE r.id IN (SELECT id {from_sql})"
 
     def array(self, values: tuple[str, ...]) -> object:
         """Return *values* as a parameter for `one_of`."""
@@ -245,11 +247,11 @@ SQLITE = Dialect(
 )
 
 
-def _sqlite_now(shift: float, more: str = "") -> str:
+def _sqlite_now(shift: float, modifiers: str = "") -> str:
     # SQLite's CURRENT_TIMESTAMP has whole seconds, so it sorts before SQLAlchemy's text, which has
     # six more digits. This one has six, too.
-    moved = f", '{shift:+.3f} seconds'" if shift else ""
-    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{moved}{more})"
+    shifted = f", '{shift:+.3f} seconds'" if shift else ""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{shifted}{modifiers})"
 
 
 def busy_timeout(seconds: float) -> str:
@@ -291,7 +293,7 @@ def _or_text(plain: Any) -> type:
 
 
 #: The dialects of the engines that `dialect_of` has checked.
-_known: WeakKeyDictionary[Engine, Dialect] = WeakKeyDictionary()
+_dialects: WeakKeyDictionary[Engine, Dialect] = WeakKeyDictionary()
 
 
 def dialect_of(engine: Engine) -> Dialect:
@@ -299,21 +301,21 @@ def dialect_of(engine: Engine) -> Dialect:
 
     :raises SetupError: see `_checked`.
     """
-    dialect = _known.get(engine)
+    dialect = _dialects.get(engine)
     if dialect is None:
-        dialect = _known[engine] = _checked(engine)
+        dialect = _dialects[engine] = _checked(engine)
     return dialect._replace(shift=_shift) if _shift else dialect
 
 
 def _checked(engine: Engine) -> Dialect:
-    """Return the dialect of *engine*, unless bookkeeping cannot use that.
+    """Return the dialect of *engine*, after checking that bookkeeping can use it.
 
     :raises SetupError: the database is neither PostgreSQL by psycopg or psycopg2 nor SQLite 3.35 or
         later; or psycopg 3, which bookkeeping always uses, is not installed.
     """
     name, driver = engine.dialect.name, engine.dialect.driver
-    known = driver in _DRIVERS if name == "postgresql" else name == "sqlite"
-    if engine.dialect.is_async or not known:
+    is_supported = driver in _DRIVERS if name == "postgresql" else name == "sqlite"
+    if engine.dialect.is_async or not is_supported:
         raise SetupError(
             f"The database URL names {name}+{driver}, but Flask-CronJobs works with SQLite, and "
             "with PostgreSQL by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write "

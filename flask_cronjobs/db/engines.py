@@ -66,8 +66,8 @@ def how_to_migrate(engine: Engine) -> str | None:
     An app has migrations if an extension for them is initialized, or if the database has Alembic's
     table.
     """
-    known, shows_tables = _apps.get(engine, (None, True))
-    app = known() if known is not None else None
+    app_ref, shows_tables = _apps.get(engine, (None, True))
+    app = app_ref() if app_ref is not None else None
     extensions = app.extensions if app is not None else {}
     make = next((_MIGRATE[name] for name in _MIGRATE if name in extensions), None)
     if make is None and _has_alembic_table(engine):
@@ -84,7 +84,7 @@ def _has_alembic_table(engine: Engine) -> bool:
 
 
 def is_in_memory(engine: Engine) -> bool:
-    """Return whether all share *engine*'s one connection, as with SQLite in memory."""
+    """Return whether *engine* has only one connection for all, as with SQLite in memory."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
 
 
@@ -155,7 +155,7 @@ def connect_apart(engine: Engine) -> Connection:
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as error:
-        # A connection that the driver has opened so far is in the traceback's frames or the pool.
+        # If the driver has opened a connection, the traceback's frames or the pool hold it.
         own = None
         if not isinstance(error, Exception):
             free_frames(error)
@@ -218,11 +218,11 @@ def _connect_like(engine: Engine | None) -> Any:
     assert engine is not None  # Its app is running.
     _asking.now = True
     try:
-        given = _copy_of_pool(engine.pool).connect()
+        connection = _copy_of_pool(engine.pool).connect()
     except _Answer as answer:
         arguments, parameters = answer.arguments, answer.parameters
     else:
-        given.invalidate()
+        connection.invalidate()
         raise SetupError(_OWN_CONNECTIONS)
     finally:
         _asking.now = False
@@ -230,9 +230,9 @@ def _connect_like(engine: Engine | None) -> Any:
     for listener in listeners[listeners.index(_answer) + 1 :]:
         if listener(engine.dialect, None, arguments, parameters) is not None:
             raise SetupError(_OWN_CONNECTIONS)
-    named = {_RENAMED.get(name, name): value for name, value in parameters.items()}
+    options = {_RENAMED.get(name, name): value for name, value in parameters.items()}
     return psycopg.connect(
-        *arguments, **{name: named[name] for name in named if name not in _OF_PSYCOPG2}
+        *arguments, **{name: options[name] for name in options if name not in _OF_PSYCOPG2}
     )
 
 
@@ -243,7 +243,7 @@ _OWN_CONNECTIONS = (
 )
 
 
-# What the transactions of the app's own connections need.
+# Listeners that the transactions of the app's own connections need.
 
 
 def begin_before_savepoints(engine: Engine) -> None:

@@ -29,7 +29,7 @@ from .schemas import how_to_create_tables, looked_elsewhere, missing_right
 Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]
 
 #: Total seconds that an operator's writes wait for locked rows.
-LOCK_WAIT = 3.0
+LOCK_WAIT_SECONDS = 3.0
 
 _REPEAT = {
     "40001",  # serialization_failure
@@ -63,26 +63,26 @@ _NO_SCHEMA, _NO_RIGHT = "3F000", "42501"
 _SQLITE_FORBIDDEN = ("unable to open database file", "readonly database")
 
 
-def still_locked(what: str) -> StateConflict:
-    """Return the error that *what*, a row, stays locked."""
+def still_locked(row: str) -> StateConflict:
+    """Return the error that says that *row*, such as ``Run 7``, stays locked."""
     return StateConflict(
-        f"{what} is locked: another transaction has changed its row, and has not ended. End that "
+        f"{row} is locked: another transaction has changed its row, and has not ended. End that "
         "transaction, then try again."
     )
 
 
-def waiting_for_lock(what: str) -> Callable[[], None]:
-    """Return a function to call after each failed try to change *what*, a locked row.
+def waiting_for_lock(row: str) -> Callable[[], None]:
+    """Return a function to call after each failed try to change *row*, which is locked.
 
-    It sleeps for a moment, until `LOCK_WAIT` seconds have passed in all.
+    It sleeps for a moment, until `LOCK_WAIT_SECONDS` seconds have passed in all.
 
     :raises StateConflict: raised by that function when the time is over.
     """
-    until = time.monotonic() + LOCK_WAIT
+    until = time.monotonic() + LOCK_WAIT_SECONDS
 
     def wait() -> None:
         if time.monotonic() > until:
-            raise still_locked(what)
+            raise still_locked(row)
         time.sleep(0.05)
 
     return wait
@@ -116,7 +116,7 @@ def is_of_database(error: BaseException) -> bool:
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     inside = "" if last is None else str(last.tb_frame.f_globals.get("__name__"))
-    names = {inside, *(each.__module__ for each in type(error).__mro__)}
+    names = {inside, *(base.__module__ for base in type(error).__mro__)}
     return not _DATABASE.isdisjoint(name.partition(".")[0] for name in names)
 
 
@@ -142,7 +142,7 @@ def _remedy_by_text(error: DBAPIError) -> Remedy:
 
 
 def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> CronJobsError:
-    """Return *error* as one of our own, with a message of one line.
+    """Return *error* as one of our own errors, with a message of one line.
 
     :param engine: the app's engine; the message names its database, which may be the wrong one.
     :param unknown: whether the server may have committed nevertheless.
@@ -156,9 +156,9 @@ def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> Cr
                 "migrations, or: flask jobs admin doctor"
             )
         return TablesMissing(f"{message} (Is this the right database? {name_of(engine)})")
-    what = " It is not known whether that was committed." if unknown else ""
+    doubt = " It is not known whether that was committed." if unknown else ""
     return DatabaseTrouble(
-        f"The database cannot be used: {first_line(cause)}.{what}{_hint(cause, engine)}",
+        f"The database cannot be used: {first_line(cause)}.{doubt}{_hint(cause, engine)}",
         transient=remedy_for(error) in ("repeat", "reconnect"),
     )
 
@@ -175,14 +175,14 @@ def name_of(engine: Engine) -> str:
 
 def what_to_do(cause: BaseException, engine: Engine) -> str | None:
     """Return what to do about an error of the driver; None if nothing is known."""
-    state, said = sqlstate_of(cause), str(cause)
+    state, message = sqlstate_of(cause), str(cause)
     if state == _NO_SCHEMA:
         return looked_elsewhere(engine)
     if state == _NO_RIGHT:
         return missing_right(cause, engine)
-    if "read-only transaction" in said:
+    if "read-only transaction" in message:
         return WRITABLE.removesuffix(".")
-    if any(part in said for part in _SQLITE_FORBIDDEN):
+    if any(part in message for part in _SQLITE_FORBIDDEN):
         return (
             f"Its file is {engine.url.database}: does its folder exist, and may the user that this "
             "runs as write to both?"
@@ -191,8 +191,8 @@ def what_to_do(cause: BaseException, engine: Engine) -> str | None:
 
 
 def _hint(cause: BaseException, engine: Engine) -> str:
-    found = what_to_do(cause, engine)
-    return f" {found}{'' if found.endswith('?') else '.'}" if found else LEARN_MORE
+    advice = what_to_do(cause, engine)
+    return f" {advice}{'' if advice.endswith('?') else '.'}" if advice else LEARN_MORE
 
 
 def first_line(error: BaseException) -> str:

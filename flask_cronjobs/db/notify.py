@@ -13,10 +13,10 @@ from .dialect import POSTGRESQL, dialect_of
 CHANNEL = "flask_cronjobs"
 #: Least seconds between two notifications from one process. A worker polls again after this time,
 #: since one notification may mean several runs.
-WAKE_EVERY = 0.05
+WAKE_SECONDS = 0.05
 
-# At commit, NOTIFY takes a lock that all notifying transactions of the server share, even without
-# a listener. So it is sent only if a worker listens; each of those writes a row every minute.
+# NOTIFY takes a lock at commit that all notifying transactions of the server share, even without a
+# listener. So it is sent only if a worker listens; a listening worker writes a row every minute.
 #: The query that wakes the listening workers when its transaction commits. It returns true if there
 #: are any, and no row or NULL otherwise. It is for PostgreSQL only, and not for a session with
 #: ``twophase``, since PostgreSQL refuses PREPARE TRANSACTION after a NOTIFY.
@@ -68,11 +68,11 @@ class Notifications(Bookkeeping):
         :raises psycopg.OperationalError: the connection broke.
         """
 
-        def heard(connection: Connection) -> bool:
+        def receive(connection: Connection) -> bool:
             driver: Any = connection.connection.dbapi_connection
             return any(True for _ in driver.notifies(timeout=seconds, stop_after=1))
 
-        return self.call(heard)
+        return self.call(receive)
 
     def check(self) -> None:
         """Check that the server answers, since a dead connection just stays silent.

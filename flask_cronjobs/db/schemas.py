@@ -37,7 +37,7 @@ def how_to_create_tables(engine: Engine) -> str:
     In an app with migrations, ``init`` would do harm: the next migration would find nothing to
     create, so other databases would never get the tables.
     """
-    if is_in_memory(engine):  # No command can.
+    if is_in_memory(engine):  # No command can create them there.
         return IN_MEMORY.removesuffix(".")
     create = how_to_migrate(engine) or "Run: flask jobs admin init"
     return looked_elsewhere(engine, f" If they are not: {create}") or create
@@ -84,32 +84,32 @@ def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
         return None
     try:
         with connect_apart(engine) as connection:
-            found = _Places(*connection.execute(text(_PLACES)).one())
+            places = _Places(*connection.execute(text(_PLACES)).one())
             is_complete = are_complete(connection)
     except SQLAlchemyError:
         return None
     if is_complete:
         return (
-            f"New connections find them by the search_path {found.path}. This connection has "
+            f"New connections find them by the search_path {places.path}. This connection has "
             "another one: add their schema to it"
         )
-    named = re.findall(r"[\w$]+", found.path.replace("$user", found.role))
-    if barred := [each for each in found.barred if each in named]:
+    path_schemas = re.findall(r"[\w$]+", places.path.replace("$user", places.role))
+    if barred := [schema for schema in places.barred if schema in path_schemas]:
         return (
-            f"They are in the schema {barred[0]}, which the role {found.role} may not use. Let its "
-            f"owner run: GRANT USAGE ON SCHEMA {barred[0]} TO {found.role}"
+            f"They are in the schema {barred[0]}, which the role {places.role} may not use. Let "
+            f"its owner run: GRANT USAGE ON SCHEMA {barred[0]} TO {places.role}"
         )
-    if not found.looked_in:
+    if not places.looked_in:
         return (
-            f"The search_path is {found.path}, and none of its schemas exists and may be used by "
-            f"the role {found.role}. Create one, or correct the search_path"
+            f"The search_path is {places.path}, and none of its schemas exists, or the role "
+            f"{places.role} may use none. Create one, or correct the search_path"
         )
-    if found.usable and not {*found.looked_in}.intersection(found.usable):
+    if places.usable and not {*places.looked_in}.intersection(places.usable):
         return (
-            f"Connections look in the schema {', '.join(found.looked_in)}, but the job tables "
-            f"are in {', '.join(found.usable[:3])}. If they are this app's, let all connections "
+            f"Connections look in the schema {', '.join(places.looked_in)}, but the job tables "
+            f"are in {', '.join(places.usable[:3])}. If they are this app's, let all connections "
             "look there: SQLALCHEMY_ENGINE_OPTIONS = {'connect_args': {'options': "
-            f"'-csearch_path={found.usable[0]}'}}}}.{otherwise}"
+            f"'-csearch_path={places.usable[0]}'}}}}.{otherwise}"
         )
     return None
 
@@ -120,10 +120,10 @@ _OURS = re.compile(r"\bjob_[a-z]+(?:_id_seq)?\b")
 def missing_right(error: Any, engine: Engine) -> str | None:
     """Return how to grant the right that the driver's *error* misses; None if that is unknown.
 
-    The text of the error may be in another language, so only names are looked for.
+    The text of the error may be in another language, so this searches it only for names.
     """
-    said = str(error.diag.message_primary)
-    table, schema = _OURS.search(said), re.search(r"schema (\S+)", said, re.IGNORECASE)
+    message = str(error.diag.message_primary)
+    table, schema = _OURS.search(message), re.search(r"schema (\S+)", message, re.IGNORECASE)
     if table is None:
         if schema is None:
             return None

@@ -35,7 +35,7 @@ from ..text import pattern
 _OFF = (
     # These read a whole table, or everything that an index finds, and sort it.
     *("enable_seqscan", "enable_bitmapscan", "enable_sort"),
-    # These compare each row of one side with each of the other. Hashing remains allowed.
+    # These compare every row of one side with every row of the other. Hashing remains allowed.
     *("enable_nestloop", "enable_mergejoin"),
     # Compiling a statement takes a hundred times as long as running it.
     "jit",
@@ -56,7 +56,7 @@ _HAS_PLAN = pattern(r"(?i)\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b")
 class Ahead:
     """Statements that are held back, to be sent with the next one and in its transaction.
 
-    Each passes through SQLAlchemy as usual, but SQLAlchemy sees no rows of it.
+    They pass through SQLAlchemy as usual, but SQLAlchemy does not see their rows.
 
     :ivar collects: whether statements are held back now.
     """
@@ -75,7 +75,7 @@ class Ahead:
             send()
 
     def answers(self) -> list[Sequence[Any]]:
-        """Return the rows of each held statement, once the next statement was sent."""
+        """Return the rows of each held statement, after the next statement has been sent."""
         return [cursor.fetchall() for cursor, _ in self._held]
 
     def forget(self) -> None:
@@ -100,13 +100,14 @@ def keep_plans(driver: Any) -> None:
 
     Planning a claim takes ten times as long as running it, so its plan is kept as a prepared
     statement, unless the app has turned those off or a pooler is in between, which may not support
-    them. A pooler shows in that another server process answers than the one that was connected to.
+    them. A pooler is in between if the server process that answers is not the one that we connected
+    to.
     """
     from psycopg import Pipeline
 
     may_prepare = driver.prepare_threshold is not None
-    # Off until we know which process serves us, and without the settings, since a plan that is
-    # made for one batch may be slow for another.
+    # Prepare nothing until we know which process serves us. Prepare nothing without the settings,
+    # either: a plan that is made for one batch may be slow for another.
     driver.prepare_threshold = None
     if Pipeline.is_supported():
         driver.cursor_factory = _steady(driver.cursor_factory, may_prepare)
@@ -183,15 +184,15 @@ def _send_with_settings(
 T = TypeVar("T")
 
 #: Most errors of a chain whose frames are cleared.
-MAX_CHAIN = 8
+MAX_CHAIN_ERRORS = 8
 
 
 #: Seconds between two checks of the running statements.
-CHECK_EVERY = 0.25
+CHECK_SECONDS = 0.25
 #: Seconds for which the thread waits for another statement before it ends.
-IDLE = 5.0
+IDLE_SECONDS = 5.0
 #: Seconds that a cancel may take before the connection is cut.
-CANCEL_WITHIN = 1.0
+CANCEL_SECONDS = 1.0
 
 
 class Deadlines:
@@ -244,14 +245,14 @@ class Deadlines:
 
     def _watch(self) -> None:
         idle_since = time.monotonic()
-        while not self._ending.wait(CHECK_EVERY):
+        while not self._ending.wait(CHECK_SECONDS):
             now = time.monotonic()
             for key, (deadline, driver) in list(self._watched.items()):
                 if now >= deadline:
                     self._end(key, driver)
             if self._watched:
                 idle_since = now
-            elif now - idle_since > IDLE:
+            elif now - idle_since > IDLE_SECONDS:
                 with self._lock:
                     if not self._watched:
                         self._thread = None
@@ -260,7 +261,7 @@ class Deadlines:
     def _end(self, key: object, driver: Any) -> None:
         logger.warning("A bookkeeping statement takes too long, so it is cancelled")
         cancel(driver)
-        until = time.monotonic() + CANCEL_WITHIN
+        until = time.monotonic() + CANCEL_SECONDS
         while key in self._watched and time.monotonic() < until:
             time.sleep(0.02)
         if self._watched.pop(key, None) is not None:
@@ -274,7 +275,7 @@ deadlines: Deadlines = Deadlines()
 def cancel(driver: Any) -> None:
     """Ask the server to cancel the query of *driver*, a psycopg connection."""
     with suppress(Exception):
-        driver.cancel_safe(timeout=CANCEL_WITHIN)
+        driver.cancel_safe(timeout=CANCEL_SECONDS)
 
 
 def cut(driver: Any) -> None:
@@ -301,8 +302,9 @@ def cancel_query(frame: FrameType | None) -> None:
             if isinstance(connection, psycopg.Connection):
                 if connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                     cancel(connection)
-                # Of a pipeline, psycopg may raise another error instead, and leave the connection
-                # in that mode: each later query of whoever takes it from its pool would fail.
+                # In a pipeline, psycopg may raise another error instead, and leave the connection
+                # in pipeline mode. Then every later query on it would fail, also after the pool
+                # has handed it to others.
                 if connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
                     connection.close()
                 return
@@ -326,7 +328,7 @@ def free_frames(error: BaseException) -> None:
 def clear_chain(error: BaseException) -> None:
     """Clear the frames of *error*, and of the errors that were being handled when it was raised."""
     link: BaseException | None = error
-    for _ in range(MAX_CHAIN):
+    for _ in range(MAX_CHAIN_ERRORS):
         if link is None:
             break
         clear_frames(link.__traceback__)

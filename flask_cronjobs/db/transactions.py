@@ -67,7 +67,7 @@ def _bind_of(db: Database, session: Session) -> Engine | Connection:
 
 @contextmanager
 def isolated(db: Database) -> Generator[None]:
-    """Set the isolation level of the session's transactions in this block, also after a rollback.
+    """Set the isolation level of all transactions that the session begins in this block.
 
     An app may run its engine in AUTOCOMMIT, where nothing is atomic. In REPEATABLE READ, a
     heartbeat on the run's row would make the finalizing write fail to serialize.
@@ -139,7 +139,7 @@ def guarded(
 
 
 #: Seconds for which one try of a step waits for a locked row.
-LOCK_FOR = 0.1
+STEP_LOCK_SECONDS = 0.1
 
 
 #: Sets the lock timeout until the transaction ends, and returns the previous one.
@@ -148,7 +148,7 @@ _LIMIT_LOCKS = "SELECT current_setting('lock_timeout'), set_config('lock_timeout
 
 @contextmanager
 def bounded(connection: Connection, seconds: float) -> Generator[None]:
-    """On PostgreSQL, limit the statements in this block to *seconds*, as bookkeeping does.
+    """Limit the statements in this block to *seconds* on PostgreSQL, as bookkeeping does.
 
     Use it where interruptions are held back, since a connection may hang.
     """
@@ -162,17 +162,20 @@ def bounded(connection: Connection, seconds: float) -> Generator[None]:
 def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T | None:
     """Call *work*; if a row that it needs stays locked, undo its writes and return None.
 
-    That is for PostgreSQL. On SQLite, *connection* waits for the single lock as the app has set it.
+    This is for PostgreSQL. On SQLite, *connection* waits for the single lock as long as the app has
+    set.
     """
     if dialect_of(connection.engine).one_writer or connection.in_nested_transaction():
         return work(connection)
     connection.exec_driver_sql("SAVEPOINT cronjobs_step")
-    own = connection.execute(text(_LIMIT_LOCKS), {"limit": f"{LOCK_FOR * 1000:.0f}ms"}).scalar()
+    own = connection.execute(
+        text(_LIMIT_LOCKS), {"limit": f"{STEP_LOCK_SECONDS * 1000:.0f}ms"}
+    ).scalar()
     try:
-        found = work(connection)
+        result = work(connection)
         # The app's hooks and deferred constraints may wait at the commit.
         connection.execute(text(_LIMIT_LOCKS), {"limit": own})
-        return found
+        return result
     except DBAPIError as error:
         if sqlstate_of(error.orig) != "55P03":  # lock_not_available
             raise

@@ -1,1 +1,1 @@
-"""What executes the runs of chosen queues instead of our workers: Celery."""
+"""Executors, which run chosen queues instead of our workers: Celery."""

@@ -29,7 +29,7 @@ from ..types import Claim
 #: The name of the only Celery task, which receives the id and the token of a run.
 TASK = "flask_cronjobs.perform"
 #: Seconds that the workers may take to answer the doctor.
-ANSWER_WITHIN = 2.0
+ANSWER_SECONDS = 2.0
 
 
 def init(celery: Celery, app: Flask) -> None:
@@ -95,25 +95,28 @@ class CeleryExecutor:
     def check(self, queues: Collection[str]) -> Sequence[str]:
         """Return the faults: no worker answers, none consumes a queue, or one lacks the task."""
         try:
-            workers = self._celery.control.inspect(timeout=ANSWER_WITHIN)
-            consumed, known = workers.active_queues() or {}, workers.registered() or {}
+            workers = self._celery.control.inspect(timeout=ANSWER_SECONDS)
+            queues_by_worker, tasks_by_worker = (
+                workers.active_queues() or {},
+                workers.registered() or {},
+            )
         except (OperationalError, OSError) as error:
             return [f"Celery's broker cannot be reached: {type(error).__name__}: {error}"]
-        return list(_wrong(queues, consumed, known))
+        return list(_wrong(queues, queues_by_worker, tasks_by_worker))
 
 
 def _wrong(
-    queues: Collection[str], consumed: dict[str, Any], known: dict[str, Any]
+    queues: Collection[str], queues_by_worker: dict[str, Any], tasks_by_worker: dict[str, Any]
 ) -> Iterator[str]:
-    if not consumed:
-        yield f"No worker of Celery answered within {ANSWER_WITHIN:g} s"
+    if not queues_by_worker:
+        yield f"No worker of Celery answered within {ANSWER_SECONDS:g} s"
         return
-    names = {each["name"] for of_worker in consumed.values() for each in of_worker}
+    names = {entry["name"] for of_worker in queues_by_worker.values() for entry in of_worker}
     for queue in queues:
         if queue not in names:
             yield f"No worker of Celery consumes the queue {queue!r}: start one with -Q {queue}"
-    for worker, tasks in sorted(known.items()):
-        queues_there = {each["name"] for each in consumed.get(worker, ())}
+    for worker, tasks in sorted(tasks_by_worker.items()):
+        queues_there = {entry["name"] for entry in queues_by_worker.get(worker, ())}
         if queues_there & set(queues) and TASK not in tasks:
             yield f"Celery's worker {worker} does not know the task {TASK}: it lacks init()"
 

@@ -18,7 +18,7 @@ from ..core.columns import assigned, ended, parameter, rate_mark
 from ..core.tasks.options import is_id
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..db.errors import LOCK_WAIT, still_locked
+from ..db.errors import LOCK_WAIT_SECONDS, still_locked
 from ..errors import CronJobsError, NotFound, StateConflict
 from ..features.batches.batch_rows import hold_batches
 from ..features.batches.ending import end_batches
@@ -170,7 +170,7 @@ class Action:
         try:
             with state.bookkeeping() as books:
                 operation = begin(books, Operation(self.done, target, actor), len(chosen_ids))
-                until = time.monotonic() + LOCK_WAIT
+                until = time.monotonic() + LOCK_WAIT_SECONDS
                 for start in range(0, len(chosen_ids), CHANGED_AT_ONCE):
                     chunk = chosen_ids[start : start + CHANGED_AT_ONCE]
                     changes = change_runs(books, self, chunk, operation, until=until)
@@ -259,7 +259,7 @@ def change_runs(
     :param other_values: values of other columns to change, named like the fields of a `NewRun`.
     :param until: the deadline of the wait, by `time.monotonic`; default: some seconds from now.
     """
-    d, until = books.dialect, until or time.monotonic() + LOCK_WAIT
+    d, until = books.dialect, until or time.monotonic() + LOCK_WAIT_SECONDS
     update, find, batches = _statements(d, action, tuple(other_values or ()))
     values = {"reason": f"{operation.what} by {operation.actor}", **(other_values or {})}
     changes: list[Change] = []

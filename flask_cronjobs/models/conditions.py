@@ -21,7 +21,7 @@ def sql_list(values: Iterable[str]) -> str:
 
 
 RUNNABLE = "status IN ('queued', 'failed')"
-#: Nothing is known to hold it back: what a claim reads, due or not.
+#: Nothing holds it back, as far as the row says. Claims read these runs, due or not.
 READY = f"{RUNNABLE} AND gate IS NULL AND rate_mark IS NULL"
 #: Runnable, but without an attempt left, since ``max_attempts`` was lowered by hand.
 SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
@@ -30,7 +30,7 @@ SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
 READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL AND rate_mark IS NULL"
 #: Snoozed so often that the event it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
-#: Needs a look, as hardly any run does. A query of a part repeats the whole: see above.
+#: Needs attention, as hardly any run does. A query for one kind repeats the whole: see above.
 ODD = f"(({SPENT}) OR ({SNOOZED}))"
 RUNNING = "status = 'running'"
 #: Holds its idempotency key; see ``JobRun.unique_while``.
@@ -59,14 +59,15 @@ PINGED = "ping_url IS NOT NULL"
 ORDERED = "strict AND finished_at IS NULL"
 #: A claim has met it behind others of its concurrency key; see `core.gate`.
 PARKED = "gate IN ('keys', 'order')"
-#: Begins at a rate. Not one that is parked: it would take the place of the one before it.
+#: Begins at a rate. Parked runs are left out: they would take the starts of the runs before them.
 RATED = f"rate_key IS NOT NULL AND gate IS NULL AND {RUNNABLE}"
 #: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
 #: May start, and is not claimed yet.
 RATE_READY = f"{RATED} AND rate_mark IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
-#: Running runs are left out, so that a claim need not write to this index; that of leases has them.
+#: Running runs are left out, so that a claim need not write to this index; the index of leases has
+#: them.
 IN_BATCH = "batch_id IS NOT NULL AND status <> 'running'"
 #: A batch with a run that has not ended, or that other runs may still join.
 OPEN_BATCH = "finished_at IS NULL"

@@ -110,10 +110,10 @@ def _make_copies_in(name: str, by_name: bool = False) -> None:
     method: Callable[..., Any] = getattr(FacadeDict, name)
 
     @wraps(method)
-    def call(self: _Tables, *given: object) -> Any:
-        if not by_name or str(given[0]).startswith(PREFIX):
+    def call(self: _Tables, *arguments: object) -> Any:
+        if not by_name or str(arguments[0]).startswith(PREFIX):
             self.copies.make()
-        return method(self, *given)
+        return method(self, *arguments)
 
     setattr(_Tables, name, call)
 
@@ -133,10 +133,10 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     from .tables import JobRun
 
     ours = JobRun.metadata
-    made = MetaData(naming_convention=ours.naming_convention)
+    own_metadata = MetaData(naming_convention=ours.naming_convention)
     anyhow: Any = metadata
     for table in ours.sorted_tables:
-        copy = table.to_metadata(made)
+        copy = table.to_metadata(own_metadata)
         copy.info["cronjobs_dialect"] = dialect_name
         _make_plain(copy, dialect_name)
         set_when_created(copy)
@@ -173,7 +173,7 @@ def _plain_json(dialect_name: str) -> JSON:
         return JSON()
     from sqlalchemy.dialects.postgresql import JSONB
 
-    made = JSONB()
+    json_type = JSONB()
     # DDL does not need it, and Alembic writes it without its module if another bind comes last.
-    made.astext_type = cast("Any", None)
-    return made
+    json_type.astext_type = cast("Any", None)
+    return json_type

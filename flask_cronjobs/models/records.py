@@ -71,9 +71,9 @@ class Base(DeclarativeBase):
     id: Mapped[int] = mapped_column(BigId, primary_key=True, sort_order=-1)
 
     @classmethod
-    def __table_cls__(cls, *given: Any, **options: Any) -> Table:
+    def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:
         """Return a table that never reuses an id, since a run must not move to a new definition."""
-        return Table(*given, sqlite_autoincrement=True, **options)
+        return Table(*arguments, sqlite_autoincrement=True, **options)
 
 
 def of_run(name: str) -> MappedColumn[int]:

@@ -189,20 +189,19 @@ class JobRun(Base):
     strict: Mapped[bool] = mapped_column(server_default=text("'0'"))
     """Whether the runs of its concurrency key run in strict order."""
     gate: Mapped[str | None]
-    """What holds the run back, so that no claim reads it; null for a run that is ready, or has no
-    need to be. ``keys``: its concurrency key was full when a claim met it. ``order``: it did not
-    come first in its strict order."""
+    """The reason why no claim reads the run; null if there is none. ``keys``: its concurrency key
+    was full when a claim met it. ``order``: it did not come first in its strict order."""
     rate_key: Mapped[str | None]
     """The key whose rate limits when attempts begin."""
     rate_mark: Mapped[str | None]
-    """``waits``: for the next start of its rate key, so that it is not to be claimed yet."""
+    """``waits`` if the run may not be claimed before the next start of its rate key."""
     fingerprint: Mapped[str | None]
     """The fingerprint of its error, if the latest attempt failed; equal errors have the same."""
     forgiven: Mapped[int] = mapped_column(server_default=text("'0'"))
     """Attempts up to this one do not count, since the run has finished a step in them.
     ``max_attempts`` was raised by their number."""
     label: Mapped[str | None]
-    """What or whom the run is for, from the task's ``label``. Values that the pages hide are hidden
+    """The text that the task's ``label`` made of the payload. Values that the pages hide are hidden
     in it, too."""
 
     is_new = False
@@ -212,7 +211,7 @@ class JobRun(Base):
 
     @property
     def waits_for(self) -> str | None:
-        """What the run's current step waits for: ``"signal NAME"`` or ``"sleep NAME"``.
+        """The event that the run's current step waits for: ``"signal NAME"`` or ``"sleep NAME"``.
 
         It is None if no step waits. Each use queries the database in the object's session.
         """
@@ -252,7 +251,7 @@ partial(
     *(JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id),
     where=conditions.IN_BATCH,
 )
-# For stepping from one task, queue and priority to the next if the front has nothing to claim.
+# If the front has nothing to claim, a claim steps from one task, queue and priority to the next.
 partial(
     "ix_job_runs_ready_groups",
     *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),

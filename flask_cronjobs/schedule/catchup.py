@@ -10,7 +10,7 @@ from ..types import Catchup
 from . import Schedule
 
 #: Most missed slots that ``catchup="all"`` runs; older ones are recorded as skipped.
-CATCHUP_CAP = 100
+CATCHUP_SLOTS = 100
 #: How late a slot may be recorded and still run under ``catchup="none"``. A tick may come at any
 #: second of its minute, so a gap of two minutes is not an outage.
 CATCHUP_GRACE = timedelta(minutes=2)
@@ -64,7 +64,7 @@ def plan_slots(
 
     Plans are cached, since thousands of definitions may be due with one schedule at once.
 
-    :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_CAP`, and
+    :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_SLOTS`, and
         ``"none"`` the newest if it is not older than *grace*; None runs none. The other slots
         become one skipped row.
     :param considered: every slot up to this time has been recorded, or was never owed.
@@ -74,7 +74,7 @@ def plan_slots(
     """
     # A watermark before *considered* was moved back by hand, to record its slots again.
     after = first - _INSTANT if considered is None else min(considered, first - _INSTANT)
-    most = 0 if catchup is None else CATCHUP_CAP if catchup == "all" else 1
+    most = 0 if catchup is None else CATCHUP_SLOTS if catchup == "all" else 1
     running = schedule.tail(after, now, most)
     if catchup == "none" and running and now - running[-1] > grace:
         running = []

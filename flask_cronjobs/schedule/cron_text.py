@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn
 
 from ..errors import ScheduleError
 
-MAX_LENGTH = 200
+MAX_CHARACTERS = 200
 
 ALIASES = {
     "@hourly": "0 * * * *",
@@ -151,9 +151,9 @@ def _zone_hint(name: str) -> str:
                 f"'{zone}' for always {hours} h {'ahead of' if ahead else 'behind'} UTC: in such "
                 "names the sign is turned."
             )
-    wanted = "/" + name.strip().lower().replace(" ", "_")
+    suffix = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):
-        if len(wanted) > 1 and f"/{zone.lower()}".endswith(wanted):
+        if len(suffix) > 1 and f"/{zone.lower()}".endswith(suffix):
             return f"Write '{zone}'."
     return "Write an IANA name such as 'Europe/Berlin'."
 
@@ -163,9 +163,9 @@ def _quoted(text: str) -> str:
 
 
 def _split(text: str) -> list[str]:
-    if len(text) > MAX_LENGTH:
+    if len(text) > MAX_CHARACTERS:
         _refuse(
-            f"it has {len(text)} characters, {MAX_LENGTH} are allowed",
+            f"it has {len(text)} characters, {MAX_CHARACTERS} are allowed",
             "Write ranges (1-5) and steps (*/10), or several schedules.",
         )
     for char in text:
@@ -263,8 +263,8 @@ def _number(field: _Field, term: str, word: str) -> int:
 
 def _step(field: _Field, term: str, word: str) -> int:
     if not word.isdigit() or not 1 <= int(word) <= field.size:
-        what = f"whose step is not a number from 1 to {field.size}"
-        _refuse_term(field, term, what, "Write one that is, as in '*/2'.")
+        problem = f"whose step is not a number from 1 to {field.size}"
+        _refuse_term(field, term, problem, "Write one that is, as in '*/2'.")
     return int(word)
 
 
@@ -286,9 +286,9 @@ def _span(first: int, last: int) -> str:
     return f"{first}-{last}" if first < last else f"{last}"
 
 
-def _refuse_term(field: _Field, term: str, what: str, instead: str) -> NoReturn:
-    _refuse(f"the {field.name} field says {_quoted(term)}, {what}", instead)
+def _refuse_term(field: _Field, term: str, problem: str, instead: str) -> NoReturn:
+    _refuse(f"the {field.name} field says {_quoted(term)}, {problem}", instead)
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
-    raise ScheduleError(f"{what}. {instead}")
+def _refuse(problem: str, instead: str) -> NoReturn:
+    raise ScheduleError(f"{problem}. {instead}")

@@ -23,8 +23,8 @@ MINUTE, HOUR, DAY = 60, 3_600, 86_400
 # The range of a datetime: from 0001-01-01 up to, but not including, 10000-01-01.
 FIRST, END = DAY, (datetime.max.toordinal() + 1) * DAY  # noqa: DTZ901
 # More than the largest offset (16 hours) and the largest clock change (24 hours) together.
-MARGIN = 3 * DAY
-NEVER = (END + 2 * MARGIN) // DAY
+MARGIN_SECONDS = 3 * DAY
+NEVER = (END + 2 * MARGIN_SECONDS) // DAY
 
 _LATEST = datetime.max.replace(tzinfo=dt.timezone.utc)
 
@@ -161,7 +161,7 @@ class _Walk:
 
     def __init__(self, cron: Cron, zone: dt.tzinfo, start: int, end: int) -> None:
         self.cron, self.zone, self.start, self.end = cron, zone, start, end
-        self.days = _Days(cron, max((start - 2 * MARGIN) // DAY, FIRST // DAY))
+        self.days = _Days(cron, max((start - 2 * MARGIN_SECONDS) // DAY, FIRST // DAY))
         self.times = [
             hour * HOUR + minute * MINUTE for hour in cron.hours for minute in cron.minutes
         ]
@@ -198,22 +198,22 @@ class _Walk:
            where the stretch opens. For any other it is the latest time that the clock had shown:
            earlier if the clock skipped times, later if it repeats times.
         """
-        at = self.start - MARGIN
-        shown = at + _offset(self.zone, at)
+        at = self.start - MARGIN_SECONDS
+        latest_shown = at + _offset(self.zone, at)
         while at < self.end:
-            ready = self.days.from_day((at - MARGIN) // DAY) * DAY - MARGIN
+            ready = self.days.from_day((at - MARGIN_SECONDS) // DAY) * DAY - MARGIN_SECONDS
             if ready > at:
                 at = ready
-                shown = at + _offset(self.zone, at)
+                latest_shown = at + _offset(self.zone, at)
                 continue
             offset = _offset(self.zone, at)
             stop = self._change(at, offset, self.start if at < self.start else self.end)
             opens, end = -(-(at + offset) // MINUTE) * MINUTE, stop + offset
             if opens < end:
-                first = opens if self.cron.follows_clock else min(shown, end)
+                first = opens if self.cron.follows_clock else min(latest_shown, end)
                 if at >= self.start:
                     yield _Stretch(first, opens, end, offset)
-                shown = max(shown, end)
+                latest_shown = max(latest_shown, end)
             at = stop
 
     def _change(self, at: int, offset: int, end: int) -> int:
@@ -307,6 +307,6 @@ def _datetime(seconds: int) -> datetime:
 
 def _offset(zone: dt.tzinfo, at: int) -> int:
     """Return how many seconds the wall clock of *zone* is ahead of UTC at an instant."""
-    utc = _datetime(min(max(at, FIRST + MARGIN), END - MARGIN)).replace(tzinfo=zone)
+    utc = _datetime(min(max(at, FIRST + MARGIN_SECONDS), END - MARGIN_SECONDS)).replace(tzinfo=zone)
     ahead = zone.fromutc(utc).replace(tzinfo=None) - utc.replace(tzinfo=None)
     return ahead // timedelta(seconds=1)

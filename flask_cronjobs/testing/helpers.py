@@ -39,7 +39,7 @@ from ..types import RecordedSlot, TickReport, stored_time
 from .inline import inline_worker
 
 #: Seconds by which the clock is set later than requested, since SQLite's counts milliseconds.
-_SURELY = 0.002
+_MARGIN_SECONDS = 0.002
 
 
 def drain(
@@ -78,7 +78,7 @@ def drain(
             if not (with_delayed and waits):
                 break
             wait = min(waits)
-            travels.enter_context(moved_by(clock_shift() + wait + _SURELY))
+            travels.enter_context(moved_by(clock_shift() + wait + _MARGIN_SECONDS))
     return TickReport(worker_name(), **counts, seconds=round(time.monotonic() - started, 3))
 
 
@@ -138,13 +138,13 @@ def run(
     handler = state.registry.get(name_of(task))
     if payload is not None:
         check_keys(payload)
-    given = handler.payload_from({**(payload or {}), **arguments})
+    handler_payload = handler.payload_from({**(payload or {}), **arguments})
     # It gets its own key, so that no run of the same `unique` key is returned for it.
     key = None if handler.options.unique is None else _some_name()
     options = EnqueueOptions(commit=True, idempotency_key=key)
     with _fresh_session(state):
         with state.app.app_context():
-            run_id = enqueue_one(state, handler, given, options).id
+            run_id = enqueue_one(state, handler, handler_payload, options).id
         _perform_alone(state, run_id, raise_errors)
     return _loaded(state, run_id)
 
@@ -173,10 +173,10 @@ def fire(
     """
     state = _ready()
     with _fresh_session(state):
-        found = _find_definition(state, name_of(definition))
-        moment = _slot_of(found, at)
+        row = _find_definition(state, name_of(definition))
+        moment = _slot_of(row, at)
         with travel(moment):
-            slot = _insert_slot(state, found, moment)
+            slot = _insert_slot(state, row, moment)
             if not slot.skipped:
                 _perform_alone(state, slot.run_id, raise_errors)
     return _loaded(state, slot.run_id)
@@ -203,7 +203,7 @@ def travel(to: datetime | timedelta) -> Generator[None]:
     else:
         state = state_of()
         now = state.db.session().scalar(text(f"SELECT {dialect_of(state.engine).now}"))
-        distance = (_aware(to) - stored_time(now)).total_seconds() + _SURELY
+        distance = (_aware(to) - stored_time(now)).total_seconds() + _MARGIN_SECONDS
     with moved_by(clock_shift() + distance):
         yield
 
@@ -223,9 +223,9 @@ def _ready(jobs: CronJobs | None = None) -> State:
         raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
     if in_run():
         raise SetupError("The helpers of flask_cronjobs.testing cannot be used inside a handler.")
-    if found := uncommitted(state.db):
+    if work := uncommitted(state.db):
         raise SetupError(
-            f"db.session has uncommitted work that no worker would see: {found}. Call "
+            f"db.session has uncommitted work that no worker would see: {work}. Call "
             "db.session.commit() first."
         )
     refuse_own_lock(state.db.session(), state.bookkeeping())
@@ -256,9 +256,9 @@ def _waits(state: State, with_delayed: bool) -> list[float]:
             FROM job_runs WHERE {RUNNABLE} GROUP BY job_type ORDER BY job_type
         """
         rows = books.rows(text(query))
-    known = [row for row in rows if row.job_type in state.registry.tasks]
+    declared_rows = [row for row in rows if row.job_type in state.registry.tasks]
     _refuse(
-        [row.job_type for row in rows if row.due and row not in known],
+        [row.job_type for row in rows if row.due and row not in declared_rows],
         "are due, but the current app declares no such task. Import the module that declares it.",
     )
     _refuse(
@@ -266,8 +266,12 @@ def _waits(state: State, with_delayed: bool) -> list[float]:
         "were enqueued while the clock was moved ahead, by fire or travel, so none is due now. "
         "Call drain(with_delayed=True), or drain inside of travel to a time after that.",
     )
-    times = [(stored_time(row.next), stored_time(row.now)) for row in known if row.next is not None]
-    return [(due - now).total_seconds() for due, now in times]
+    times = [
+        (stored_time(row.next), stored_time(row.now))
+        for row in declared_rows
+        if row.next is not None
+    ]
+    return [(next_at - now).total_seconds() for next_at, now in times]
 
 
 def _refuse(tasks: list[str], why: str) -> None:
@@ -292,9 +296,8 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
             set_queue(books, run_id, queue)
             if claim is None:
                 raise StateConflict(
-                    f"Run {run_id} cannot be claimed: as many runs of its concurrency key as may "
-                    "are running already, an earlier one has its turn in strict order, or it is "
-                    "paused."
+                    f"Run {run_id} cannot be claimed: all shares of its concurrency key are taken, "
+                    "an earlier run has its turn in strict order, or it is paused."
                 )
             worker.perform(claim)
 
@@ -310,40 +313,40 @@ def _find_definition(state: State, name: str) -> DefinitionRow:
     :raises NotFound: no definition has that name.
     """
     with state.bookkeeping() as books:
-        found = find_or_record(state, books, name)
-    if found is None:
+        row = find_or_record(state, books, name)
+    if row is None:
         hint = did_you_mean(name, state.registry.declarations)
         raise NotFound(f"There is no definition {name!r}.{hint}")
-    return found
+    return row
 
 
-def _slot_of(found: DefinitionRow, at: datetime | None) -> datetime:
+def _slot_of(row: DefinitionRow, at: datetime | None) -> datetime:
     """Return *at*, or the next slot of a definition.
 
     :raises ValueError: *at* is not a slot of the definition's schedule.
     """
-    schedule = Schedule(found.spec.schedule, found.spec.timezone)
-    moment = schedule.next_after(found.now) if at is None else _aware(at)
+    schedule = Schedule(row.spec.schedule, row.spec.timezone)
+    moment = schedule.next_after(row.now) if at is None else _aware(at)
     if moment is None or not schedule.is_slot(moment):
-        following = schedule.next_after(moment or found.now)
+        following = schedule.next_after(moment or row.now)
         raise ValueError(
-            f"The schedule {found.spec.schedule!r} ({found.spec.timezone}) of {found.spec.name!r} "
+            f"The schedule {row.spec.schedule!r} ({row.spec.timezone}) of {row.spec.name!r} "
             f"does not name {moment}. Next after that: {following}."
         )
     return moment
 
 
-def _insert_slot(state: State, found: DefinitionRow, moment: datetime) -> RecordedSlot:
+def _insert_slot(state: State, row: DefinitionRow, moment: datetime) -> RecordedSlot:
     """Insert the row of a definition's slot, without moving past the slots before it.
 
     :raises StateConflict: the slot has a row already.
     """
-    slots = {found.id: (Slot(moment),)}
+    slots = {row.id: (Slot(moment),)}
     with state.bookkeeping() as books:
         inserted = books.transaction(partial(insert_slots, d=books.dialect, slots=slots))
     if not inserted:
         raise StateConflict(
-            f"The slot of {found.spec.name!r} at {moment} has a run already. Fire another one: at=…"
+            f"The slot of {row.spec.name!r} at {moment} has a run already. Fire another one: at=…"
         )
     announce_slot(state, inserted[0])
     return inserted[0]

@@ -33,7 +33,7 @@ from ..signals import announce
 from ..types import Claim, Outcome
 
 #: Most attempts that a call may perform, since more look like a handler that enqueues itself.
-ATTEMPTS_A_CALL = 10_000
+MAX_ATTEMPTS = 10_000
 
 
 class InlineWorker:
@@ -58,9 +58,9 @@ class InlineWorker:
     def drain(self) -> None:
         """Perform all due runs until no more are due."""
         while (claim := self.claim()) is not None:
-            if self.counts.total() >= ATTEMPTS_A_CALL:
+            if self.counts.total() >= MAX_ATTEMPTS:
                 raise SetupError(
-                    f"{ATTEMPTS_A_CALL} attempts were made, and more runs are due. Does a handler "
+                    f"{MAX_ATTEMPTS} attempts were made, and more runs are due. Does a handler "
                     "enqueue itself again and again?"
                 )
             self.perform(claim)
@@ -90,9 +90,9 @@ class InlineWorker:
 
     def _record(self, outcome: Outcome) -> None:
         answer = self._claims.record([outcome])
-        stored, recorded = answer.stored(outcome), outcome.id in answer.recorded
-        self.counts[stored.kind if recorded else "lost"] += 1
-        announce(self._app, stored, recorded)
+        stored_outcome, recorded = answer.stored(outcome), outcome.id in answer.recorded
+        self.counts[stored_outcome.kind if recorded else "lost"] += 1
+        announce(self._app, stored_outcome, recorded)
 
     def _raise(self, outcome: Outcome) -> None:
         if self._context.interrupted is not None:
@@ -148,10 +148,10 @@ def _timer_kept() -> Generator[None]:
     if not (in_main and hasattr(signal, "setitimer")):
         yield
         return
-    (left, interval), started = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
+    (remaining, interval), started = signal.getitimer(signal.ITIMER_REAL), time.monotonic()
     try:
         yield
     finally:
-        if left:
-            left = max(left - (time.monotonic() - started), 0.001)
-            signal.setitimer(signal.ITIMER_REAL, left, interval)
+        if remaining:
+            remaining = max(remaining - (time.monotonic() - started), 0.001)
+            signal.setitimer(signal.ITIMER_REAL, remaining, interval)

@@ -64,11 +64,11 @@ def _helper(
     """
     app = _app(request)
 
-    def call(*given: Any, **options: Any) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
         from . import helpers
 
         with _context(app):
-            return then(getattr(helpers, name)(*given, **options))
+            return then(getattr(helpers, name)(*arguments, **options))
 
     return call
 

@@ -36,7 +36,7 @@ def cut(text: str, limit: int) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Cut *text* to *limit* characters, of which the last is ``…`` if text was left out."""
+    """Cut *text* to *limit* characters; the last one is ``…`` if the text was longer."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -64,18 +64,18 @@ def printable(text: str) -> str:
     return text if text.isprintable() else _HIDDEN().sub("\ufffd", text)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the names in *known* that are similar to *name*, or with all."""
-    known = sorted(known)
-    if close := similar_names(name, known):
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a sentence with those of *names* that are similar to *name*, or with all."""
+    names = sorted(names)
+    if close := similar_names(name, names):
         return f" Did you mean {' or '.join(map(repr, close))}?"
-    if not known:
+    if not names:
         return " None is declared: check that the module that declares them is imported."
-    return f" There are: {', '.join(known[:20])}."
+    return f" There are: {', '.join(names[:20])}."
 
 
-def similar_names(name: str, known: Sequence[str]) -> list[str]:
-    """Return up to three names in *known* that are similar to *name*, the most similar first."""
-    # Compare only the heads of a limited number: the time grows with the square of the length.
-    heads = {each[:_HEAD]: each for each in reversed(known[:_COMPARED])}
+def similar_names(name: str, names: Sequence[str]) -> list[str]:
+    """Return up to three of *names* that are similar to *name*, the most similar first."""
+    # Compare only the heads of some names: the time grows with the square of the length.
+    heads = {candidate[:_HEAD]: candidate for candidate in reversed(names[:_COMPARED])}
     return [heads[head] for head in difflib.get_close_matches(name[:_HEAD], heads)]

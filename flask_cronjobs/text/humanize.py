@@ -26,21 +26,21 @@ def duration(seconds: float) -> str:
         return f"{round(seconds * 1000)} ms"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
-    left, parts = round(seconds), list[str]()
+    remainder, parts = round(seconds), list[str]()
     # Round to the minute from an hour on, and to the hour from a day on: that leaves two units.
     for from_, step in ((3600, 60), (86400, 3600)):
-        if left >= from_:
-            left = round(seconds / step) * step
+        if remainder >= from_:
+            remainder = round(seconds / step) * step
     for size, unit in _UNITS:
-        number, left = divmod(left, size)
+        number, remainder = divmod(remainder, size)
         if number:
             parts.append(f"{number} {unit}")
     return " ".join(parts)
 
 
-def capitalized(what: str) -> str:
-    """Return *what* with its first letter capitalized, and the rest unchanged."""
-    return what[:1].upper() + what[1:]
+def capitalized(text: str) -> str:
+    """Return *text* with its first letter capitalized, and the rest unchanged."""
+    return text[:1].upper() + text[1:]
 
 
 def roughly(seconds: float) -> str:
@@ -141,11 +141,11 @@ class Fact(NamedTuple):
 
 def known(*facts: Fact) -> list[Fact]:
     """Return those of *facts* that have a value."""
-    return [each for each in facts if each.value or each.value == 0]
+    return [fact for fact in facts if fact.value or fact.value == 0]
 
 
 #: The longest age in seconds, ten years. Longer ages are cut to it.
-MAX_AGE = 3660 * 86400.0
+MAX_AGE_SECONDS = 3660 * 86400.0
 
 _AGE_UNITS = {"w": 604800.0, "d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 _PRINTED_UNITS = ("d", "h", "m")
@@ -158,11 +158,11 @@ def parse_age(text: str, unit: str | None = None) -> float | None:
     :param unit: the unit of a bare number; None to refuse bare numbers.
     :returns: seconds, to the microsecond; None if *text* is not an age.
     """
-    found = _AGE().fullmatch(text.strip().lower())
-    given = found and (found[2] or unit)
-    if not found or not given:
+    match = _AGE().fullmatch(text.strip().lower())
+    chosen_unit = match and (match[2] or unit)
+    if not match or not chosen_unit:
         return None
-    return min(round(float(found[1]) * _AGE_UNITS[given], 6), MAX_AGE)
+    return min(round(float(match[1]) * _AGE_UNITS[chosen_unit], 6), MAX_AGE_SECONDS)
 
 
 def parse_time(text: str) -> datetime | None:
@@ -176,7 +176,7 @@ def parse_time(text: str) -> datetime | None:
 def print_age(seconds: float) -> str:
     """Print an age in the largest unit that needs no fraction; `parse_age` reads it back."""
     for unit in _PRINTED_UNITS:
-        number, rest = divmod(seconds, _AGE_UNITS[unit])
-        if number and not rest:
+        number, remainder = divmod(seconds, _AGE_UNITS[unit])
+        if number and not remainder:
             return f"{number:.0f}{unit}"
     return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"

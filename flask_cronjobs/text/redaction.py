@@ -14,8 +14,8 @@ from ..types import JSON
 from . import clean, cut, pattern
 
 #: Most characters that are kept of an error message, and of a stack.
-MAX_ERROR = 2_000
-MAX_STACK = 16_000
+MAX_ERROR_CHARACTERS = 2_000
+MAX_STACK_CHARACTERS = 16_000
 #: Most exceptions of a chain that a stack shows, and most frames of each.
 MAX_CHAIN = 8
 MAX_FRAMES = 30
@@ -63,7 +63,7 @@ _VALUES = pattern(
         .*? (?= \n (?: LINE[ ]\d | DETAIL: | HINT: | CONTEXT: | \[SQL:[ ] | \(Background[ ]on[ ]
                       | \n?Traceback[ ]\( ) | \Z )"""
 )
-#: Searching for a text is much faster than for a pattern, and a message may have 50 MB.
+#: Searching for a text is much faster than matching a pattern, and a message may have 50 MB.
 _VALUES_BEGIN = (
     *("[parameters: ", "Failing row contains (", ")=(", "invalid input ", "value out of range: "),
     *("malformed ", "\nDETAIL:", "\nCONTEXT:"),
@@ -76,9 +76,9 @@ _INLINE = pattern(
 )
 HIDDEN = "***"
 #: Levels of a value that are shown; deeper ones are "…".
-DEPTH = 32
+MAX_DEPTH = 32
 #: Most characters of the path to a value that are shown.
-_MAX_PATH = 200
+_MAX_PATH_CHARACTERS = 200
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 
 
@@ -110,7 +110,7 @@ def redacted(value: JSON, names: Sequence[str]) -> JSON:
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """
-    return _redacted(value, tuple(map(_plain_name, names)), DEPTH)
+    return _redacted(value, tuple(map(_plain_name, names)), MAX_DEPTH)
 
 
 def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
@@ -136,11 +136,15 @@ def shown_path(keys: Iterable[object], names: Sequence[str]) -> str:
     """
     path, hides = "", tuple(map(_plain_name, names))
     for key in keys:
-        shown = strip_credentials(key) if isinstance(key, str) else key
-        path += f"[{reprlib.repr(shown)}]" if path else str(shown)
+        safe_key = strip_credentials(key) if isinstance(key, str) else key
+        path += f"[{reprlib.repr(safe_key)}]" if path else str(safe_key)
         if isinstance(key, str) and _is_secret(key, hides):
             break
-    return path if len(path) <= _MAX_PATH else f"{path[: _MAX_PATH // 2]}…{path[-_MAX_PATH // 2 :]}"
+    return (
+        path
+        if len(path) <= _MAX_PATH_CHARACTERS
+        else f"{path[: _MAX_PATH_CHARACTERS // 2]}…{path[-_MAX_PATH_CHARACTERS // 2 :]}"
+    )
 
 
 def _is_secret(name: str, names: tuple[str, ...]) -> bool:
@@ -181,7 +185,7 @@ def error_text(error: BaseException) -> str:
         message = _message(error)
     except BaseException as trouble:
         message = f"(its message could not be made: __str__ raised {type(trouble).__name__})"
-    return safe_text(message, MAX_ERROR) or type_name(error)
+    return safe_text(message, MAX_ERROR_CHARACTERS) or type_name(error)
 
 
 def _message(error: BaseException) -> str:
@@ -219,14 +223,14 @@ def stack_text(error: BaseException) -> str:
     ``__str__`` of each, so only the frames are formatted by it.
     """
     parts = [_one_stack(link) for link in _chain(error)]
-    return safe_text("\n".join(reversed(parts)), MAX_STACK)
+    return safe_text("\n".join(reversed(parts)), MAX_STACK_CHARACTERS)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
+    ids: set[int] = set()
     link: BaseException | None = error
-    while link is not None and id(link) not in seen and len(seen) < MAX_CHAIN:
-        seen.add(id(link))
+    while link is not None and id(link) not in ids and len(ids) < MAX_CHAIN:
+        ids.add(id(link))
         yield link
         link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
@@ -234,8 +238,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _one_stack(error: BaseException) -> str:
     try:
         frames = traceback.extract_tb(error.__traceback__)
-        shown = frames if len(frames) <= MAX_FRAMES else frames[:10] + frames[10 - MAX_FRAMES :]
-        lines = "".join(traceback.format_list(shown))
+        chosen = frames if len(frames) <= MAX_FRAMES else frames[:10] + frames[10 - MAX_FRAMES :]
+        lines = "".join(traceback.format_list(chosen))
     except BaseException as trouble:
         lines = f"  (the stack could not be read: {type(trouble).__name__})\n"
     return f"Traceback (most recent call last):\n{lines}{type_name(error)}: {error_text(error)}\n"
@@ -257,7 +261,7 @@ _OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py
 
 def without_own_frames(stack: str) -> str:
     """Return *stack* without the frames of this package."""
-    kept: list[str] = []
+    lines: list[str] = []
     is_own = False
     for line in stack.split("\n"):
         if line.startswith("  File "):
@@ -265,5 +269,5 @@ def without_own_frames(stack: str) -> str:
         elif not line.startswith("    "):
             is_own = False
         if not is_own:
-            kept.append(line)
-    return "\n".join(kept)
+            lines.append(line)
+    return "\n".join(lines)

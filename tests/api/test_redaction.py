@@ -18,7 +18,7 @@ from flask_cronjobs import current_run
 from flask_cronjobs.config import Settings
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.text.redaction import (
-    MAX_ERROR,
+    MAX_ERROR_CHARACTERS,
     error_text,
     redacted,
     safe_text,
@@ -161,7 +161,7 @@ def test_secrets_are_hidden(text: str, kept: str) -> None:
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert safe_text(text, MAX_ERROR) == text
+    assert safe_text(text, MAX_ERROR_CHARACTERS) == text
 
 
 STATEMENT = "(sqlite3.IntegrityError) no\n[SQL: INSERT INTO people VALUES (?, ?)]\n[parameters: "
@@ -194,12 +194,12 @@ OF_STATEMENTS = [
 
 @pytest.mark.parametrize(("kept", "value"), OF_STATEMENTS)
 def test_values_of_a_failed_statement_are_hidden(kept: str, value: str) -> None:
-    assert safe_text(kept.replace("***", value), MAX_ERROR) == kept
+    assert safe_text(kept.replace("***", value), MAX_ERROR_CHARACTERS) == kept
 
 
 def test_the_values_of_a_long_failed_statement_are_hidden_before_it_is_cut() -> None:
     text = f"{STATEMENT.replace('?', '?, ' * 9000)}[{'s3cret, ' * 9000}]]{BACKGROUND}"
-    assert "s3cret" not in safe_text(text, MAX_ERROR)
+    assert "s3cret" not in safe_text(text, MAX_ERROR_CHARACTERS)
 
 
 FAILING = {

@@ -116,7 +116,7 @@ class TestErrors:
     def test_database_that_is_not_there_is_one_line(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connection, "RETRY_FOR", 0.1)
+        monkeypatch.setattr(connection, "RETRY_SECONDS", 0.1)
         app, db = Flask("x"), SQLAlchemy()
         app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path}/none/x.sqlite"
         db.init_app(app)

@@ -202,7 +202,7 @@ class TestTick:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
         for module in (run_actions, errors):
-            monkeypatch.setattr(module, "LOCK_WAIT", 0.2)
+            monkeypatch.setattr(module, "LOCK_WAIT_SECONDS", 0.2)
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("own", "it", schedule="@hourly")
         if verb == "resume":

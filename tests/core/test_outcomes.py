@@ -10,7 +10,7 @@ from sqlalchemy import text
 from flask_cronjobs.core import outcome as outcomes
 from flask_cronjobs.core.leases import look_for_expired
 from flask_cronjobs.core.outcome import FAILURES_KEPT, write_output
-from flask_cronjobs.types import MAX_OUTPUT, OUTCOME_KINDS, Claim, OutcomeKind
+from flask_cronjobs.types import MAX_OUTPUT_BYTES, OUTCOME_KINDS, Claim, OutcomeKind
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -179,8 +179,8 @@ def test_an_attempt_goes_on_with_its_output_and_a_stale_worker_does_not(kit: Kit
     write(kit, stale, "stale again")
     assert kept(kit) == [(1, "stale holder")]
     kit.sql("UPDATE job_outputs SET worker = 'before'")
-    write(kit, holder, "x" * (MAX_OUTPUT - 3))
-    assert kept(kit) == [(1, "der" + "x" * (MAX_OUTPUT - 3))]
+    write(kit, holder, "x" * (MAX_OUTPUT_BYTES - 3))
+    assert kept(kit) == [(1, "der" + "x" * (MAX_OUTPUT_BYTES - 3))]
 
 
 def test_only_as_many_attempts_as_failures_keep_an_output(kit: Kit) -> None:

@@ -98,8 +98,10 @@ class TestWaking:
     def test_a_notification_stands_for_the_runs_that_are_enqueued_just_after_it(
         self, note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(admission, "WAKE_EVERY", 1.0)
-        monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)  # So the second run is not notified of.
+        monkeypatch.setattr(admission, "WAKE_SECONDS", 1.0)
+        monkeypatch.setattr(
+            enqueue, "WAKE_SECONDS", 3600.0
+        )  # So the second run is not notified of.
         resident()
         wait_until(lambda: waits(db))
         for number in (1, 2):
@@ -194,7 +196,7 @@ class TestNotifying:
         self, note: Any, listener: None, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(enqueue, "WAKE_EVERY", 3600.0)
+        monkeypatch.setattr(enqueue, "WAKE_SECONDS", 3600.0)
         note.using(delay=5).enqueue()
         assert heard(stranger) == 0
         for _ in range(5):
@@ -206,7 +208,7 @@ class TestNotifying:
         self, jobs: CronJobs, listener: None, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(enqueue, "WAKE_EVERY", 0.0)
+        monkeypatch.setattr(enqueue, "WAKE_SECONDS", 0.0)
         greet = jobs.task(name="greet")(lambda number: None).using(commit=True)
         keyed = jobs.task(name="keyed", unique="keyed:{number}")(lambda number: None)
         keyed = keyed.using(commit=True)

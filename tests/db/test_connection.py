@@ -265,7 +265,7 @@ class TestSQLite:
     def test_lock_of_another_writer_is_waited_for_beyond_the_busy_timeout(
         self, kit: Kit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(connection_module, "SQLITE_BUSY", 0.02)
+        monkeypatch.setattr(connection_module, "SQLITE_BUSY_SECONDS", 0.02)
         path = make_url(kit.engine.url).database or ""
         holder = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         holder.execute("BEGIN IMMEDIATE")

@@ -21,7 +21,7 @@ from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.worker import outcomes as module
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobOutput, JobRun
-from flask_cronjobs.types import MAX_OUTPUT
+from flask_cronjobs.types import MAX_OUTPUT_BYTES
 from tests.handlers import AGAIN, Enqueue, both_kinds
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -182,7 +182,7 @@ def test_only_the_end_of_a_long_output_is_kept(said: Said) -> None:
     assert lines[0] == "… earlier output left out …"
     assert lines[-1] == "line 59999"
     assert all(line.startswith("line ") for line in lines[1:])
-    assert 0.9 * MAX_OUTPUT < len(output.encode()) <= MAX_OUTPUT + 40
+    assert 0.9 * MAX_OUTPUT_BYTES < len(output.encode()) <= MAX_OUTPUT_BYTES + 40
 
 
 def test_credentials_and_odd_characters_are_hidden(said: Said) -> None:

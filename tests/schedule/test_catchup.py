@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from flask_cronjobs import Schedule
-from flask_cronjobs.schedule.catchup import CATCHUP_CAP, CATCHUP_GRACE, Slot, plan_slots
+from flask_cronjobs.schedule.catchup import CATCHUP_GRACE, CATCHUP_SLOTS, Slot, plan_slots
 from flask_cronjobs.types import Catchup
 
 EVERY_MINUTE = Schedule("* * * * *")
@@ -48,7 +48,7 @@ def test_a_plan_is_as_a_plain_reading_of_all_slots(
         for slot in schedule.between(NOW - timedelta(days=1), NOW)
         if slot >= first or (considered is not None and slot > considered)
     ]
-    number = {"latest": 1, "all": CATCHUP_CAP, "none": 1, None: 0}[catchup]
+    number = {"latest": 1, "all": CATCHUP_SLOTS, "none": 1, None: 0}[catchup]
     runs = owed[max(len(owed) - number, 0) :]
     if catchup == "none" and runs and NOW - runs[-1] > grace:
         runs = []

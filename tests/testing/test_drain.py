@@ -162,7 +162,7 @@ def test_enqueued_runs_are_seen_committed_or_not(shop: Shop) -> None:
 def test_handler_that_enqueues_itself_for_ever_is_stopped(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inline, "ATTEMPTS_A_CALL", 5)
+    monkeypatch.setattr(inline, "MAX_ATTEMPTS", 5)
 
     @shop.jobs.task
     def again() -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, get_args
 
 from ...config import FLAG, Kind, choice, is_number, is_url, whole
-from ...errors import EARLIEST, FARTHEST, MAX_DELAY, TaskError
+from ...errors import EARLIEST, FARTHEST, MAX_DELAY_SECONDS, TaskError
 from ...text import is_printable, pattern
 from ...types import MAX_ID, Catchup, Order, Overlap, Replace, UniqueWhile
 from .retry import Retry, RetryCallable
@@ -280,7 +280,8 @@ MOMENT = Kind(
 )
 _ATTEMPTS = whole(1, 1000)
 _DELAY = Kind(
-    lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY} (a year)"
+    lambda value: is_number(value, 0, MAX_DELAY_SECONDS),
+    f"seconds from 0 to {MAX_DELAY_SECONDS} (a year)",
 )
 #: The valid values of each option of tasks, schedules and runs.
 _KINDS: Mapping[str, Kind] = {

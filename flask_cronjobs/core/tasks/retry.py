@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from ...config import FLAG, Kind, choice, is_number, whole
-from ...errors import MAX_DELAY, TaskError
+from ...errors import MAX_DELAY_SECONDS, TaskError
 
 Backoff: TypeAlias = Literal["exponential", "linear", "quadratic", "fixed"]
 ExceptionTypes: TypeAlias = "type[BaseException] | tuple[type[BaseException], ...]"
@@ -34,7 +34,9 @@ def _are_exceptions(value: object) -> bool:
     return all(isinstance(one, type) and issubclass(one, BaseException) for one in members)
 
 
-_DELAY = Kind(lambda value: is_number(value, 0, MAX_DELAY), f"seconds from 0 to {MAX_DELAY}")
+_DELAY = Kind(
+    lambda value: is_number(value, 0, MAX_DELAY_SECONDS), f"seconds from 0 to {MAX_DELAY_SECONDS}"
+)
 _EXCEPTIONS = Kind(_are_exceptions, "exception classes")
 _KINDS = {
     "max_attempts": whole(1, 1000),
@@ -111,7 +113,7 @@ class CallableRetry(NamedTuple):
         seconds = self.policy(attempt, error)
         if seconds is not None and math.isnan(seconds):
             raise ValueError("the retry policy returned nan")
-        return None if seconds is None else min(max(float(seconds), 0.0), float(MAX_DELAY))
+        return None if seconds is None else min(max(float(seconds), 0.0), float(MAX_DELAY_SECONDS))
 
 
 RetryPolicy: TypeAlias = "Retry | CallableRetry"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from ...db.notify import WAKE_EVERY
+from ...db.notify import WAKE_SECONDS
 from ...types import Claim, Outcome
 from .held_runs import HeldRuns
 from .listener import Listener
@@ -158,4 +158,4 @@ class Pace:
                 return POLL
             return min(max(POLL, (now - self._got_runs_at) / QUIET), POLL_LISTENING)
         # Twice at least after a NOTIFY: runs that came with it may be committed later.
-        return WAKE_EVERY if now - self._woken_at < 3 * WAKE_EVERY else POLL_LISTENING
+        return WAKE_SECONDS if now - self._woken_at < 3 * WAKE_SECONDS else POLL_LISTENING

@@ -22,7 +22,7 @@ from ...errors import (
 from ...log import logger
 from ...text import clean
 from ...text.redaction import error_text, stack_text, strip_credentials, type_name, without_values
-from ...types import JSON, MAX_OUTPUT, Claim, Outcome, OutcomeKind
+from ...types import JSON, MAX_OUTPUT_BYTES, Claim, Outcome, OutcomeKind
 from ..app_state import State
 from ..current import CurrentRun
 from ..tasks.retry import Retry
@@ -176,7 +176,7 @@ def with_output(outcome: Outcome, run: CurrentRun | None) -> Outcome:
     """Return *outcome* with what the handler of *run* has printed and logged, if that is kept."""
     if run is None or run.output is None:
         return outcome
-    return outcome._replace(output=safe_tail(run.output.text(), MAX_OUTPUT) or None)
+    return outcome._replace(output=safe_tail(run.output.text(), MAX_OUTPUT_BYTES) or None)
 
 
 def safe_tail(text: str, limit: int) -> str:

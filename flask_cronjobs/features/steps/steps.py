@@ -376,8 +376,8 @@ class _Step:
     def commits(self, delay: float | None = None) -> Generator[None]:
         """Commit the work and the step's row; while a row is locked, yield before each retry.
 
-        A try waits for a lock for at most `transactions.LOCK_FOR`, since it cannot be interrupted
-        meanwhile and blocks the other async handlers.
+        A try waits for a lock for at most `transactions.STEP_LOCK_SECONDS`, since meanwhile it
+        cannot be interrupted, and blocks the other async handlers.
 
         :param delay: seconds for which the run waits at this step.
         :raises LeaseLost: another worker holds the run by now.

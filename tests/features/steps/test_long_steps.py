@@ -34,7 +34,7 @@ def test_heartbeats_go_on_while_a_step_works(
     """Since nobody has locked the run's row. On SQLite, whoever has written locks out everybody."""
     object.__setattr__(state.settings, "lease", 2)
     # As for a lease of usual length, beside which both are short.
-    monkeypatch.setattr(connection, "SQLITE_BUSY", 0.1)
+    monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
     monkeypatch.setattr(options, "RETRY_FOR", 0.1)
     leases: list[Any] = []
 
