@@ -179,14 +179,13 @@ def loop(context: RunnerContext) -> Loop | None:
 
 def starts(
     state: State, books: Bookkeeping, request: ClaimRequest, rates: Mapping[str, Rate] | None
-) -> Starts | None:
-    """Return what lets runs begin only so often, for a worker's claims; None if nothing does.
+) -> tuple[Starts, ...]:
+    """Return what limits the starts of a worker's claims.
 
     :param request: for the tasks and queues of the worker.
     :param rates: as of `WorkOptions`.
     """
-    found = [each(state, books, request, rates) for each in _of("starts", _used(state))]
-    return found[0] if found else None
+    return tuple(each(state, books, request, rates) for each in _of("starts", _used(state)))
 
 
 def fact(name: str, run: CurrentRun) -> Any:

@@ -11,7 +11,7 @@ from operator import attrgetter
 from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...errors import DatabaseTrouble
-from ...types import Outcome
+from ...types import Claim, Outcome
 from .. import features, gate
 from ..app_state import State, Throttle
 from ..claim import Answer, ClaimRequest, already_recorded, record_and_claim, release_token
@@ -182,8 +182,7 @@ class WorkerClaims:
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar lost: gives back the claims whose answers were lost.
     :ivar keys: opens what comes next in concurrency keys.
-    :ivar starts: lets runs begin only so often, if they are to: opens starts before claims, and
-        takes them after.
+    :ivar starts: what limits starts: each opens them before a claim, and takes them after it.
     :ivar next_start: when the next start comes for which a due run waits, by `time.monotonic`.
     """
 
@@ -206,7 +205,7 @@ class WorkerClaims:
         self.lost: LostClaims = LostClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
         self.keys: Openings = Openings(books, state.registry.keyed)
-        self.starts: features.Starts | None = features.starts(state, books, request, options.rates)
+        self.starts = features.starts(state, books, request, options.rates)
         self.next_start: float = float("inf")
 
     def record(self, outcomes: Sequence[Outcome]) -> Answer:
@@ -254,9 +253,8 @@ class WorkerClaims:
             if wanted > 0 and not sent_before:
                 if self._locked.ids:
                     self._locked.forget_old()
-                if self.starts is not None:
-                    self.starts.open(not outcomes, tasks)
-                    self.next_start = self.starts.next_at
+                if self.starts:
+                    self.open_starts(not outcomes, tasks)
                 looks = look_first and self._got_less and not outcomes and not self.keys.pend
                 if looks and self._queue_is_empty():
                     self.exhausted = not (self.keys.tasks and self.keys.mend())
@@ -290,6 +288,12 @@ class WorkerClaims:
                 self.keys.open()
         return answer
 
+    def open_starts(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
+        """Let due runs be claimed that may begin now; see `features.Starts.open`."""
+        for each in self.starts:
+            each.open(idle, tasks)
+        self.next_start = min((each.next_at for each in self.starts), default=float("inf"))
+
     def next_run(self) -> tuple[str, bool] | None:
         """Return the next claimable run's task, and whether it must run alone."""
         return next_run(self._books, self._request)
@@ -298,10 +302,10 @@ class WorkerClaims:
         if request is not None:
             self.lost.sent(request.token)
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
-        others, holding = [each for each in outcomes if not each.finalized], None
-        if self.starts is not None:
-            holding = self.starts.record_holding(others)
-            tried = holding.recorded | holding.locked
+        others, held = [each for each in outcomes if not each.finalized], Answer()
+        for each in self.starts:
+            held = held.plus(each.record_holding(others))
+            tried = held.recorded | held.locked
             others = [outcome for outcome in others if outcome.id not in tried]
         opens = set(self.keys.pend) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
@@ -310,10 +314,12 @@ class WorkerClaims:
         if opens:
             failpoints.reach("before-open")
         answer = record_and_claim(self._books, others, request, repeat=False, opens=opens)
-        if holding is not None:
-            answer = answer.plus(holding)
+        if self.starts:
+            answer = answer.plus(held)
         self.keys.note(outcomes, answer, opens)
-        too_early = self.starts.spend(answer.claims) if self.starts is not None else ()
+        too_early: list[Claim] = []
+        for each in self.starts:
+            too_early += each.spend([one for one in answer.claims if one not in too_early])
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
             self.keys.note(too_early, back)

@@ -165,10 +165,8 @@ class _Queue:
         :raises DatabaseTrouble: the database could not be used. Claimed runs come back by their
             leases.
         """
-        starts, self.waits = self._claims.starts, False
-        if starts is not None:
-            starts.open(idle=True)
-            self.waits = starts.next_at < self._until
+        self._claims.open_starts(idle=True)
+        self.waits = self._claims.next_start < self._until
         if not look_at_queue(self._books):
             return 0
         room = self._limit - in_brokers(self._books, self._name)
