@@ -1,4 +1,4 @@
-"""What a claim takes, in which order, and what it leaves."""
+"""Which runs a claim takes, in which order, and what it leaves."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_due_is_told_by_the_database_s_clock_to_the_millisecond(kit: Kit) -> Non
 
 
 def test_run_that_is_due_in_this_very_second_is_claimed(kit: Kit) -> None:
-    """On SQLite times are texts, and one of whole seconds sorts before the same with digits."""
+    """SQLite stores times as texts, and whole seconds sort before the same time with digits."""
     due = kit.run(run_at=kit.definitions.now().replace(microsecond=0))
     assert kit.claim_ids() == [due]
 
 
-# A look at the front says no only where a claim finds nothing
+# Checking the front says no only if a claim finds nothing
 
 
 KEY = {"concurrency_key": "shop", "concurrency_limit": 1}
@@ -78,7 +78,7 @@ def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
 
 @on_postgresql
 def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
-    """Behind more runs of another task than a claim reads in order, too."""
+    """They stand behind more runs of another task than a claim reads in order."""
     with kit.engine.begin() as connection:
         theirs = {"job_type": "theirs", "priority": 9}
         connection.execute(insert(JobRun), [theirs] * (2 * claim_statement.WINDOW + 11))
@@ -97,7 +97,7 @@ def test_outcomes_are_waited_for_only_if_somebody_has_locked_their_rows(
     kit.runs(3)
     running = kit.claim()
     kit.sql("UPDATE job_runs SET locked_by = 'other:1:token' WHERE id = :id", id=running[0].id)
-    monkeypatch.setattr(claims, "MOMENTS", (-1.0,))  # Not even `time.sleep` accepts it.
+    monkeypatch.setattr(claims, "MOMENTS", (-1.0,))  # Even `time.sleep` refuses it.
     outcomes = [outcome(claim, "succeeded") for claim in running]
     answer = kit.claims.record_and_claim(outcomes, kit.request(3))
     assert set(answer.recorded) == {running[1].id, running[2].id}

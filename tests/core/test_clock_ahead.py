@@ -1,4 +1,4 @@
-"""The database's clock was ahead for a while: a check finds it, and gives the SQL that helps."""
+"""If the database's clock was ahead for a while, a check finds it and gives the SQL that helps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR, MONTH = timedelta(hours=1), timedelta(days=30)
 
 @pytest.fixture
 def ran(jobs: CronJobs) -> list[str]:
-    """What ran of a definition in code and of one in the database, in order."""
+    """Return the runs of a definition in code and of one in the database, in order."""
     places: list[str] = []
 
     @jobs.task(schedule="* * * * *", catchup="latest")
@@ -45,7 +45,7 @@ def definitions(db: SQLAlchemy) -> list[JobDefinition]:
 
 
 def pass_time(db: SQLAlchemy, by: timedelta) -> None:
-    """Let the ticks, and what they have considered, be older; all slots so far have their rows."""
+    """Age the ticks and the slots that they have considered; all slots so far have their rows."""
     for tick in db.session.scalars(select(JobTick)):
         tick.started_at -= by
         tick.seen_at -= by
@@ -58,7 +58,7 @@ def pass_time(db: SQLAlchemy, by: timedelta) -> None:
 
 
 def repair(state: State) -> list[str]:
-    """Run the SQL that the check gives, as a person would; which tables it was about."""
+    """Run the SQL that the check gives, as a person would; return the tables that it named."""
     ahead = [finding for finding in findings(state, only_errors=True) if finding.id == "ahead"]
     with state.engine.begin() as connection:
         for finding in ahead:

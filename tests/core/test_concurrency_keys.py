@@ -1,4 +1,4 @@
-"""``concurrency=N``: at most N running rows of a key, whatever races."""
+"""``concurrency=N`` allows at most N running rows of a key in every race."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add_many(kit: Kit, number: int, **values: Any) -> None:
 
 
 def claim_until_nothing_is_parked(kit: Kit, limit: int) -> list[int]:
-    """The ids that a worker gets, which opens what it parks, and then looks at more."""
+    """Return the ids that a worker gets if it opens what it parks and then claims again."""
     answer = Answer()
     for _ in range(10):
         beyond = BEYOND if answer.parked else 0
@@ -42,7 +42,7 @@ def claim_until_nothing_is_parked(kit: Kit, limit: int) -> list[int]:
 
 
 class TestBehindABusyKey:
-    """More of its runs than a claim looks at stand in front."""
+    """The first runs are of a busy key, and more than a claim reads."""
 
     @pytest.fixture(autouse=True)
     def busy(self, kit: Kit) -> None:
@@ -83,7 +83,7 @@ class TestBehindABusyKey:
 
 
 def test_as_many_of_a_key_are_opened_as_have_a_share_of_each_task_and_queue(kit: Kit) -> None:
-    """A pause, or a task that no worker has, holds up no other."""
+    """A pause, or a task that no worker has, delays no other run."""
     ids = [keyed(kit, limit=3) for _ in range(3)]
     claims = kit.claim()
     assert [claim.id for claim in claims] == ids
@@ -116,7 +116,7 @@ def test_opening_passes_over_what_is_locked_and_opens_the_next(kit: Kit) -> None
 
 @on_postgresql
 def test_locked_run_holds_up_its_key_until_the_next_claim_looks_behind_it(kit: Kit) -> None:
-    """Another claim may be taking it: then there is no share for those behind it."""
+    """Another claim may be taking it: then no share is left for those behind it."""
     first, second, third = keyed(kit), keyed(kit), keyed(kit)
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": first})
@@ -139,7 +139,7 @@ def test_share_that_an_outcome_frees_is_claimed_with_it(kit: Kit) -> None:
 
 @on_postgresql
 def test_claim_of_a_share_that_another_is_taking_waits_for_it_and_takes_none(kit: Kit) -> None:
-    """Neither sees the other's row yet, so a count of those that run would let both pass."""
+    """Neither claim sees the other's row yet, so counting running rows would let both pass."""
     first, second = keyed(kit, queue="one"), keyed(kit, queue="two")
     second_worker = kit.another()
     claimed: list[int] = []
@@ -176,7 +176,7 @@ def waits_for_a_lock(kit: Kit) -> bool:
 
 
 def test_runs_beyond_the_limit_of_a_claim_are_not_taken_for_locked(kit: Kit) -> None:
-    """The next claims would pass over them, and a tick would end without them."""
+    """Otherwise the next claims would pass over them, and a tick would end without them."""
     busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
     kit.run(**busy)
     kit.claim_one()

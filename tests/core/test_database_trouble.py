@@ -23,7 +23,7 @@ from tests.marks import on_postgresql, on_sqlite
 
 Tick = Callable[[], TickReport]
 
-#: An app may have any of these; bookkeeping must not care.
+#: An app may have any of these; bookkeeping must work with all of them.
 ENGINES: dict[str, dict[str, Any]] = {
     "autocommit": {"isolation_level": "AUTOCOMMIT"},
     "serializable": {"isolation_level": "SERIALIZABLE"},
@@ -41,7 +41,7 @@ CREATE TRIGGER trouble BEFORE UPDATE ON job_runs FOR EACH ROW EXECUTE FUNCTION t
 
 
 def enqueue_notes(app: Flask, jobs: CronJobs, number: int) -> list[int]:
-    """Enqueue runs of a task that notes its calls; returns the notes."""
+    """Enqueue runs of a task that notes its calls; return the notes."""
     calls: list[int] = []
 
     @jobs.task(retry=Retry(max_attempts=3, base=0))
@@ -54,7 +54,7 @@ def enqueue_notes(app: Flask, jobs: CronJobs, number: int) -> list[int]:
 
 
 def attempts(app: Flask, db: SQLAlchemy) -> set[tuple[str, int]]:
-    """Which statuses and attempts there are."""
+    """Return the statuses and attempts that occur."""
     with app.app_context():
         return {(run.status, run.attempts) for run in db.session.scalars(db.select(JobRun))}
 
@@ -67,7 +67,7 @@ def attempts(app: Flask, db: SQLAlchemy) -> set[tuple[str, int]]:
 def test_passing_trouble_is_tried_again_and_harms_nothing(
     code: str, app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
-    """Serialization, deadlock, lock and statement timeout, failover, cut and full connections."""
+    """Serialization, deadlock, lock and statement timeout, failover and cut connections pass."""
     calls = enqueue_notes(app, jobs, 20)
     with app.app_context(), db.engine.begin() as connection:
         connection.exec_driver_sql(RAISE.format(code=code))
@@ -81,7 +81,7 @@ def test_passing_trouble_is_tried_again_and_harms_nothing(
 def test_full_disk_of_the_server_ends_the_tick_with_one_line_and_loses_nothing(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
-    """What does not pass by waiting is not waited for."""
+    """Errors that do not pass by waiting are not retried."""
     calls = enqueue_notes(app, jobs, 5)
     with app.app_context(), db.engine.begin() as connection:
         connection.exec_driver_sql(RAISE.format(code="53100"))
@@ -116,7 +116,7 @@ def test_exchange_whose_answer_is_lost_loses_and_doubles_nothing(
 def test_engine_settings_of_the_app_do_not_reach_bookkeeping(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
-    """An atomic handler with the pool's one connection, effects, and three ticks at once."""
+    """The pool has one connection, for an atomic handler, effects, and three ticks at once."""
 
     @jobs.task(retry=Retry(max_attempts=3, base=0))
     def effect(n: int) -> int | None:
@@ -134,7 +134,7 @@ def test_engine_settings_of_the_app_do_not_reach_bookkeeping(
     report = tick()
     assert (report.succeeded, report.lost, report.failed) == (13, 0, 0)
     assert attempts(app, db) == {("succeeded", 1)}
-    assert time.monotonic() - began < 60  # Nobody waited for the pool.
+    assert time.monotonic() - began < 60  # No statement waited for the pool.
 
 
 @pytest.mark.parametrize(
@@ -228,9 +228,8 @@ def test_full_disk_ends_the_tick_with_one_line_and_loses_nothing(
     assert sorted(ended) == list(range(20))
 
 
-# Behind a pooler each transaction may have another connection, so none may need its own. What needs
-# one breaks there without a word: session locks, SET, LISTEN, temporary tables, cursors, and
-# prepared statements.
+# Behind a pooler, each transaction may have another connection, so none may need its own. Session
+# locks, SET, LISTEN, temporary tables, cursors and prepared statements break there silently.
 
 AGAIN = Retry(max_attempts=2, base=0)
 NEEDS_A_SESSION = re.compile(
@@ -244,7 +243,7 @@ NEEDS_A_SESSION = re.compile(
 def test_no_statement_of_a_tick_needs_a_session(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that records slots, takes back, runs of every kind, has effects, and prunes."""
+    """The tick records slots, reclaims runs, runs every kind of run, has effects, and prunes."""
     monkeypatch.setattr(tick_module, "PRUNE_EVERY", 1)
     statements: list[str] = []
 

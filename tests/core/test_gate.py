@@ -1,4 +1,4 @@
-"""Strict order: the runs of a key one after the other, by their ids."""
+"""In strict order, the runs of a key run one after the other, by their ids."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_claim_that_parks_keeps_what_a_run_has_left_behind(kit: Kit) -> None:
 
 
 def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> None:
-    """Who commits last sees what the other wrote: here it is the claim, which opens."""
+    """The last to commit sees what the other wrote: here it is the claim, which opens the run."""
     second = [ordered(kit) for _ in range(2)][1]
     (running,) = kit.claim()
     kit.sql("UPDATE job_runs SET gate = NULL WHERE id = :id", id=second)
-    # As if the snapshot of the claim was older than the end of the first.
+    # The snapshot of the claim is older than the end of the first run.
     answer = kit.claims.record_and_claim([], kit.request())
     assert answer.parked == {second}
     assert kit.finish(running)
@@ -84,7 +84,7 @@ def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> No
 @on_postgresql
 @pytest.mark.parametrize("strict", [True, False], ids=["order", "keys"])
 def test_end_and_claim_at_once_lose_no_wake_up(kit: Kit, strict: bool) -> None:
-    """A claim that still sees the first at work parks the next; the first ends meanwhile."""
+    """A claim that still sees the first run running parks the next; the first ends meanwhile."""
     first, second = (ordered(kit, strict=strict) for _ in range(2))
     (running,) = kit.claim(limit=1)
     second_worker = kit.another()
@@ -93,12 +93,12 @@ def test_end_and_claim_at_once_lose_no_wake_up(kit: Kit, strict: bool) -> None:
         request = kit.request()
         rows = claiming.execute(claim_statement(d), request.parameters(d)).all()
         assert [row.parked for row in rows] == [str(second)]
-        # Neither sees the other's write: the end opens nothing.
+        # Neither sees the other's write, so the end opens nothing.
         assert second_worker.finish(running)
         assert gate.open_behind(second_worker.books, [first]) == 0
     assert gates(kit, second) == ["order" if strict else "keys"]
     assert kit.claim_ids() == []
-    # The claim looks after its commit.
+    # The claim checks again after its commit.
     assert gate.open_behind(kit.books, [second]) == 1
     assert kit.claim_ids() == [second]
     second_worker.books.close()
@@ -188,7 +188,7 @@ def test_locked_run_is_not_opened_and_holds_up_no_other_key(kit: Kit) -> None:
     assert gate.mend_all(kit.books) == 1
 
 
-#: Runs of three keys: in order; one at a time; three at once.
+#: Runs of three keys: in strict order, one at a time, and three at once.
 KINDS = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency_limit": 3}]
 
 
@@ -197,7 +197,7 @@ KINDS = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency_lim
 def test_many_workers_at_once_leave_nothing_behind(
     kit: Kit, values: dict[str, Any], claimed_at_once: int
 ) -> None:
-    """Each claims, ends and opens; nobody mends. In strict order the ids come one by one."""
+    """Each worker claims, ends and opens; none mends. In strict order the ids come one by one."""
     finished = work_off(kit, values, claimed_at_once)
     for key in KEYS:
         of_key = [run for name, run in finished if name == key]
@@ -207,7 +207,7 @@ def test_many_workers_at_once_leave_nothing_behind(
 
 @pytest.mark.parametrize("values", KINDS, ids=["order", "one", "three"])
 def test_what_workers_die_before_opening_is_mended(kit: Kit, values: dict[str, Any]) -> None:
-    """One in three dies after its outcomes or after its claim; idle ones mend."""
+    """One worker in three dies after its outcomes or after its claim; idle workers mend."""
     finished = work_off(kit, values, claimed_at_once=3, dies=Random(7))
     assert len(finished) == len(KEYS) * PER_KEY
 
@@ -218,7 +218,7 @@ KEYS, PER_KEY = ("a", "b", "c"), 12
 def work_off(
     kit: Kit, values: dict[str, Any], claimed_at_once: int, dies: Random | None = None
 ) -> list[tuple[str, int]]:
-    """Let four workers execute all runs at the same time; the key and id of each, as they began."""
+    """Let four workers execute all runs at once; return the key and id of each, as they began."""
     for _ in range(PER_KEY):
         for key in KEYS:
             ordered(kit, key, **values)

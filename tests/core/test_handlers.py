@@ -1,4 +1,4 @@
-"""While a handler works: its timeout, its heartbeats, its progress, and a stop in mid-claim."""
+"""A handler's timeout, heartbeats and progress, and a stop in the middle of a claim."""
 
 from __future__ import annotations
 

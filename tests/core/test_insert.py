@@ -1,4 +1,4 @@
-"""Enqueue in the user's own transaction: keys that race."""
+"""Enqueues in the user's own transaction, with keys that race."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit import Kit, in_threads
 
 
 def new(idempotency_key: str, payload: JSON = None, **values: Any) -> NewRun:
-    """A run with a key."""
+    """Return a new run with a key."""
     text = json.dumps(payload or {})
     return NewRun(job_type="task", payload=text, idempotency_key=idempotency_key, **values)
 
@@ -64,7 +64,7 @@ def enqueue_many(session: Session, by: str) -> int:
 def test_enqueue_waits_for_the_transaction_that_has_the_key(
     kit: Kit, enqueue: Callable[[Session, str], int], end: str
 ) -> None:
-    """If that commits, it takes its run; else it makes its own."""
+    """If that transaction commits, the enqueue gets its run; otherwise it inserts its own."""
     inserted, go_on = threading.Event(), threading.Event()
     ids: dict[str, int] = {}
 
@@ -122,7 +122,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
 
 
 def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) -> None:
-    """Somebody gave the column another default; then the order of the ids is that of the keys."""
+    """If somebody changed the column's default, the order of the ids is that of the keys."""
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:

@@ -22,7 +22,7 @@ from tests.kit import Kit
 from tests.marks import on_postgresql
 
 NUMBER = 30
-#: How often a thread enqueues at most, on a machine that is too busy for a race.
+#: The most enqueues per thread, on a machine that is too busy for a race.
 MOST = 3000
 
 
@@ -38,8 +38,10 @@ def race(
 ) -> tuple[list[Any], list[Claim]]:
     """Claim and end runs by *kinds*, while threads *enqueue*, `NUMBER` times each.
 
-    :param enough: whether what was returned shows that there was a race. They go on until then.
-    :returns: what *enqueue* returned, and the claims.
+    :param enough: whether the returned runs show that there was a race. The threads continue until
+        it is true.
+
+    :returns: the runs that *enqueue* returned, and the claims.
     """
     returned, claims, chance = list[Any](), list[Claim](), random.Random(7)
 
@@ -101,7 +103,7 @@ def test_many_keys_at_once_have_one_pending_run_each(
 
 
 def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
-    """Each claim sees what its row has to the end, and the last payload is executed."""
+    """Each claim sees the row's final values, and the last payload is executed."""
 
     def enqueue(number: int) -> int:
         with Session(kit.engine) as session:
@@ -159,7 +161,7 @@ def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
 
 
 class TestKeyOfARunThatWasClaimedAndGivenBack:
-    """A claim counts as the begin: an attempt may have seen the payload."""
+    """A claim counts as the beginning: an attempt may have seen the payload."""
 
     KEY: ClassVar[dict[str, Any]] = {"idempotency_key": "key", "unique_while": "waiting"}
 
@@ -174,7 +176,7 @@ class TestKeyOfARunThatWasClaimedAndGivenBack:
             assert (became, run.id != first) == ("new", True)
 
     def test_it_waits_for_no_open_enqueue(self, kit: Kit) -> None:
-        """Its worker has leases to renew."""
+        """The worker that gives the run back has leases to renew."""
         claim = (kit.run(**self.KEY), kit.claim_one())[1]
         with Session(kit.engine) as session:
             insert_or_find(session, new(**self.KEY))

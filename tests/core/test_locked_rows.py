@@ -1,4 +1,4 @@
-"""FAULTS: an open transaction on one run's or one definition's row: only that row waits."""
+"""FAULTS: an open transaction on one run's or one definition's row delays only that row."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connect(url: str) -> psycopg.Connection:
 
 @contextmanager
 def locked(url: str, table: str, row_id: int) -> Iterator[None]:
-    """Somebody's open transaction, with an UPDATE of one row."""
+    """Another client's open transaction, with an UPDATE of one row."""
     with connect(url) as connection:
         connection.execute(f"UPDATE {table} SET updated_at = updated_at WHERE id = {row_id}")
         yield
@@ -51,7 +51,7 @@ def locked(url: str, table: str, row_id: int) -> Iterator[None]:
 
 @pytest.fixture
 def kit(database_url: str) -> Iterator[Kit]:
-    """The store on an empty database."""
+    """The job tables in an empty database."""
     kit = Kit.on(database_url)
     yield kit
     kit.close()
@@ -93,7 +93,7 @@ class TestStore:
         assert progress(kit.books, two, 0.5, None)
 
     def test_locked_row_of_a_tick_holds_up_no_heartbeat(self, kit: Kit, database_url: str) -> None:
-        """The keeper notes there that its tick is alive, and what its workers did."""
+        """The keeper writes to that row that its tick is alive, and what its workers did."""
         tick_id = ticks.begin(kit.books, "w", "host", 1, resident=True).id
         with connect(database_url) as locker, Bookkeeping(kit.engine, limit=0.5) as books:
             locker.execute("SELECT 1 FROM job_ticks FOR UPDATE")
@@ -104,7 +104,7 @@ class TestStore:
             assert ticks.add(books, "host", {"succeeded": 1})
 
     def test_reference_to_a_run_is_no_lock(self, kit: Kit, database_url: str) -> None:
-        """A foreign key of the app's own locks the key of the row only."""
+        """A foreign key of the app's own locks only the row's key."""
         run_id = kit.run()
         with connect(database_url) as locker:
             locker.execute("SELECT 1 FROM job_runs FOR KEY SHARE")
@@ -147,7 +147,7 @@ class TestTick:
     def test_locked_expired_runs_hold_up_no_other_however_many_they_are(
         self, jobs: CronJobs, rows: Rows, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """They come first, and are as many as one look takes back."""
+        """The locked runs come first, and are as many as one round reclaims."""
         monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 2)
         jobs.task(name="it", retry=Retry(base=600))(lambda: None)
         *stuck, expired = (
@@ -163,7 +163,7 @@ class TestTick:
     def locks_its_row(
         self, jobs: CronJobs, database_url: str
     ) -> Iterator[list[psycopg.Connection]]:
-        """What holds the row of the run that is enqueued, from its handler on."""
+        """The connection that locks the row of the enqueued run, once its handler has begun."""
         holders: list[psycopg.Connection] = []
 
         @jobs.task
@@ -178,13 +178,13 @@ class TestTick:
     def test_resident_worker_of_a_pool_waits_for_a_locked_row_beyond_its_lease(
         self, state: State, rows: Rows, locks_its_row: list[psycopg.Connection]
     ) -> None:
-        """Only the first worker of a pool does the minute work; the others stay, too."""
+        """Only the first worker of a pool does the minute work; the others stay as well."""
         state = replace(state, settings=replace(state.settings, lease=2.0))
 
         def let_go_and_stop() -> None:
             try:
                 wait_until(lambda: locks_its_row)
-                time.sleep(3)  # Beyond the lease.
+                time.sleep(3)  # This is longer than the lease.
                 locks_its_row[0].rollback()
                 wait_until(lambda: rows.get(1).status == "succeeded")
             finally:
@@ -233,7 +233,7 @@ class TestTick:
     def test_tick_under_a_migration_s_table_lock_ends_with_one_line(
         self, app: Flask, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It waits for its limits, which are half a minute in all: so make them short here."""
+        """Each limit is shortened here, since together they are half a minute."""
         impatient = partialmethod(Bookkeeping.__init__, patience=0.1, limit=0.3)
         monkeypatch.setattr(Bookkeeping, "__init__", impatient)
         with connect(database_url) as migration:
@@ -248,7 +248,7 @@ class TestTick:
 def test_run_without_a_start_goes_back_once_its_row_is_free(
     context: None, jobs: CronJobs, database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its attempt did not begin, and does not count."""
+    """The attempt did not begin, so it does not count."""
     jobs.task(name="send", rate="1/day")(lambda: None)
     first, second = (rows.run(rate_key="send") for _ in range(2))
     opened: list[psycopg.Connection] = []
@@ -281,7 +281,7 @@ def test_locked_first_run_of_a_key_keeps_no_other_of_it(
 def test_locked_runs_at_the_front_of_a_group_keep_no_other_of_it(
     context: None, jobs: CronJobs, db: SQLAlchemy, database_url: str
 ) -> None:
-    """In front of it is more than one look reads, of a queue that this worker does not serve."""
+    """More rows than one round reads stand in front, of a queue that this worker does not serve."""
     far = jobs.task(name="far", queue="far", priority=5)(lambda: None)
     near = jobs.task(name="near")(lambda: None)
     far.using(commit=True).enqueue_many([{}] * 130)

@@ -1,4 +1,4 @@
-"""The minute work of a resident worker is done beside its runs, and once for all of a pool."""
+"""A resident worker does the minute work beside its runs, and once for the whole pool."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def short_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def note(jobs: CronJobs) -> Any:
-    """A task that does nothing, each run of which is committed at once."""
+    """A task that does nothing, whose runs are committed at once."""
     return jobs.task(name="note")(lambda: None).using(commit=True)
 
 
 def renewed(db: SQLAlchemy) -> None:
-    """In a handler: return when its lease was renewed past its second end."""
+    """Return from a handler when its lease has been renewed past its second end."""
     mine = select(JobRun.locked_until).where(JobRun.id == current_run.id)
 
     def until() -> Any:
@@ -126,7 +126,7 @@ def test_nothing_is_claimed_while_too_much_is_left_to_tell(
     def receive(sender: Flask, outcome: Outcome) -> None:
         if not behind:
             wait_until(lambda: len(starts) >= 5)
-            time.sleep(0.5)  # Whatever is claimed in spite of it would begin by now.
+            time.sleep(0.5)  # Anything that was claimed in spite of it would begin by now.
             behind.append(len(starts))
 
     note = jobs.task(name="note")(lambda: starts.append(1))
@@ -205,7 +205,7 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
     finally:
         gate.set()
     assert "did not end in time, and was left" in caplog.text
-    # Let go, it takes no further step.
+    # Once released, it takes no further step.
     wait_until(lambda: fetch(db, JobTick.finished_at) != [(None,)])
 
 
@@ -214,7 +214,7 @@ def test_its_last_minute_is_finished_when_it_stops(
 ) -> None:
     monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
     worker = resident(("default", "mail"))
-    wait_until(lambda: fetch(db, JobTick.id))  # Else the run may end before its minute has a row.
+    wait_until(lambda: fetch(db, JobTick.id))  # Or the run may end before its minute has a row.
     workers = fetch(db, JobTick.resident, JobTick.queues, JobTick.version)
     assert workers == [(True, ["default", "mail"], __version__)]
     note.enqueue()
@@ -252,7 +252,7 @@ def test_each_minute_is_told_with_its_report(
     [
         (17.0, 0.0, 0.0, 43.25),
         (17.0, 0.0, 40.0, 3.25),
-        (59.9, 0.0, 0.5, -0.15),  # The slots of the next minute were not due when it looked.
+        (59.9, 0.0, 0.5, -0.15),  # The slots of the next minute were not due when it checked.
         (0.25, 0.0, 0.0, 60.0),
         (17.0, 7.0, 0.0, 50.25),  # This host's clock is ahead, and it is second 10.
         (17.0, -7.0, 0.0, 36.25),
@@ -261,7 +261,7 @@ def test_each_minute_is_told_with_its_report(
 def test_the_work_begins_just_after_the_full_minute_of_the_database(
     monkeypatch: pytest.MonkeyPatch, second: float, ahead: float, took: float, left: float
 ) -> None:
-    """It began at that second of the host's clock, and took so long."""
+    """The work began at that second of the host's clock, and took so long."""
     began = 1_800_000_000.0 + second
     monkeypatch.setattr(resident_module, "time", SimpleNamespace(time=lambda: began + took))
     minutes: Any = SimpleNamespace(_opened=SimpleNamespace(clock_offset=ahead))

@@ -1,4 +1,4 @@
-"""The values of a new run: what is the same in all runs of a task, and what is not."""
+"""The values of a new run: those that all runs of a task share, and the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FAULTS: one row has a value, by a hand or an older host, that is none: only that row suffers."""
+"""FAULTS: an invalid value in one row, set by hand or by an older host, harms only that row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEEP = '{"a": ' + "[" * 2000 + "]" * 2000 + "}"
 DIGITS = '{"a": ' + "9" * 5000 + "}"
 LONG_AGO = "2020-01-01 00:00:00.000000"
 
-#: What is odd about a run, on which databases, and how it is after the first tick.
+#: What is odd about a run, on which databases, and the run's state after the first tick.
 ODD_RUNS: dict[str, tuple[str, str, str]] = {
     "scheduled for infinity": ("scheduled_for = 'infinity'", "postgresql", "failed"),
     "scheduled BC": ("scheduled_for = '0044-03-15 BC'", "postgresql", "failed"),
@@ -154,7 +154,7 @@ def test_odd_definition_suffers_alone_and_is_mended_by_its_code(
 def test_lost_run_whose_attempts_are_odd_is_taken_back(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows
 ) -> None:
-    """SQLite takes a text for a number."""
+    """SQLite reads a text as a number."""
     jobs.task(name="it")(lambda: None)
     with app.app_context():
         odd, sound = (rows.run("running", job_type="it", locked_until=ago(5)) for _ in range(2))
@@ -173,7 +173,7 @@ def status(db: SQLAlchemy, run_id: int) -> str:
 def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     app: Flask, jobs: CronJobs, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No claim takes it, so without this it would wait for ever."""
+    """No claim takes it, so it would otherwise wait forever."""
     monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 2)
     called: list[int] = []
     jobs.task(name="it")(lambda: called.append(1))
@@ -235,7 +235,7 @@ def test_lost_run_whose_token_is_a_blob_suffers_alone(
 def test_claim_behind_a_backlog_goes_past_a_priority_that_is_a_text(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
-    """It goes from group to group, to the next priority of each; a text has none."""
+    """The claim goes from group to group, to each group's next priority; a text has none."""
     it = jobs.task(name="it")(lambda: None)
     with app.app_context():
         it.using(priority=9, queue="later", delay=3600).enqueue_many([{}] * 300)

@@ -1,4 +1,4 @@
-"""A database or a broker that is away: said once, then each minute, and when it is back."""
+"""An outage of a database or a broker is logged once, then each minute, and when it ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.process.support import wait_until
 from tests.resident import Resident
 
 Start = Callable[[], Resident]
-#: How often each thread tries in vain, before what is away comes back.
+#: How often each thread fails before the outage ends.
 TRIES = 15
 
 
@@ -65,7 +65,7 @@ def test_outage(
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each thread try again soon."""
+    """Shorten the pause between two tries."""
     for module in (resident_module, hand_over_module):
         monkeypatch.setattr(module, "RETRY", 0.01)
         monkeypatch.setattr(module, "LOOK_EVERY", 0.01)

@@ -1,4 +1,4 @@
-"""What a finalized run's row becomes, and what a failed attempt leaves."""
+"""What a finalized run's row contains, and what a failed attempt leaves."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -
     assert kit.get(foreign.id).status == "running"
 
 
-# An output is written for its own attempt, whoever holds the run by then.
+# An output is written for its own attempt, whichever worker holds the run by then.
 
 
 def kept(kit: Kit) -> list[tuple[int, str]]:
@@ -158,7 +158,7 @@ def write(kit: Kit, claim: Claim, output: str) -> None:
 
 
 def test_a_second_write_of_the_same_claim_changes_nothing(kit: Kit) -> None:
-    """As after an answer that was lost."""
+    """This happens if the first answer was lost."""
     kit.run()
     claim = kit.claim_one()
     write(kit, claim, "one")
@@ -168,7 +168,7 @@ def test_a_second_write_of_the_same_claim_changes_nothing(kit: Kit) -> None:
 
 
 def test_an_attempt_goes_on_with_its_output_and_a_stale_worker_does_not(kit: Kit) -> None:
-    """A released attempt is not counted, so the next claim has the same number."""
+    """A released attempt does not count, so the next claim has the same number."""
     kit.run()
     stale = kit.claim_one()
     write(kit, stale, "stale ")
@@ -210,7 +210,7 @@ class TestGrowthOfFailures:
         monkeypatch.setattr(outcomes, "FAILURES_KEPT", KEPT)
 
     def fail(self, kit: Kit, run_id: int, times: int) -> None:
-        """Let a run fail, as often as somebody says that it is to be tried again."""
+        """Let a run fail *times* times, as if somebody allowed another attempt after each."""
         for _ in range(times):
             kit.finish(kit.claim_one(), "dead", error="boom")
             kit.sql(

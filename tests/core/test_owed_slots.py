@@ -1,4 +1,4 @@
-"""Which slots are owed when definitions leave the code and come back, pause, or change zones."""
+"""Which slots are owed when definitions leave the code and return, pause, or change zones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LetTimePass = Callable[[timedelta], None]
 
 @pytest.fixture
 def pass_time(db: SQLAlchemy) -> LetTimePass:
-    """Move everything that stands in the tables into the past."""
+    """Move all times in the tables into the past."""
 
     def pass_time(by: timedelta) -> None:
         for model, columns in (
@@ -34,7 +34,8 @@ def pass_time(db: SQLAlchemy) -> LetTimePass:
             (JobRun, ("scheduled_for",)),
             (JobTick, ("started_at", "seen_at", "finished_at")),
         ):
-            # In the order of ids, so that no slot meets an older one of its definition.
+            # The rows change in the order of ids, so that no slot meets an older one of its
+            # definition.
             for row in db.session.scalars(select(model).order_by(model.id)):
                 for column in columns:
                     if (at := getattr(row, column)) is not None:
@@ -46,7 +47,7 @@ def pass_time(db: SQLAlchemy) -> LetTimePass:
 
 @pytest.fixture
 def hourly(code: Code) -> dict[str, Any]:
-    """The option by which a definition has a slot each hour, and none while a test runs."""
+    """The option that gives a definition a slot each hour, and none while a test runs."""
     return {"schedule": code.hourly()}
 
 
@@ -84,7 +85,7 @@ class TestDroppedByCode:
     def test_old_and_new_code_side_by_side_lose_no_slot_of_the_new_one(
         self, code: Code, pass_time: LetTimePass
     ) -> None:
-        # A minute may pass by itself, too, and then two slots are due.
+        # A minute may begin meanwhile, and then two slots are due.
         every: dict[str, Any] = {"schedule": "* * * * *", "catchup": "all"}
         for _ in range(5):
             code("old", "new", **every).tick()
@@ -157,7 +158,7 @@ class TestZoneRules:
                 return timezone(timedelta(hours=hours))
 
             monkeypatch.setattr(schedules, "parse_zone", parse_zone)
-            # As in a new process: rules do not change within one.
+            # This simulates a new process: rules do not change within one.
             scheduler._schedule.cache_clear()
             catchup.plan_slots.cache_clear()
 
@@ -165,12 +166,12 @@ class TestZoneRules:
 
     @pytest.fixture
     def at(self) -> datetime:
-        """A slot of some minutes ago, three hours behind UTC."""
+        """Return a slot of some minutes ago, three hours behind UTC."""
         return (now() - 10 * MINUTE).replace(second=0, microsecond=0)
 
     @pytest.fixture
     def daily(self, at: datetime) -> dict[str, Any]:
-        """The options of a definition with that slot each day."""
+        """Return the options of a definition with that slot each day."""
         local = at.astimezone(timezone(timedelta(hours=-3)))
         return {"schedule": f"{local.minute} {local.hour} * * *", "timezone": "America/Asuncion"}
 

@@ -1,4 +1,4 @@
-"""The runs of a paused task or queue wait; all others go on."""
+"""The runs of a paused task or queue wait; all others continue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def seen() -> list[str]:
 
 @pytest.fixture
 def tasks(jobs: CronJobs, seen: list[str]) -> dict[str, Any]:
-    """Four tasks: two queues, one with a concurrency key, one that is async."""
+    """Four tasks in two queues; one has a concurrency key, and one is async."""
 
     @jobs.task(queue="mail")
     def send() -> None:
@@ -82,7 +82,7 @@ def test_pause_holds_from_its_commit_also_for_a_tick_at_work(
 
     @jobs.task(retry=False)
     def busy(number: int) -> None:
-        """Alone, as a last attempt: none is claimed ahead."""
+        """A last attempt runs alone, so nothing is claimed ahead."""
         numbers.append(number)
         if number == 3:
             jobs.pause(task="busy")

@@ -1,4 +1,4 @@
-"""Pruning: in short transactions, by age, all kinds in proportion, and nothing that lives."""
+"""Pruning: in short transactions, by age, all kinds in proportion, and nothing that is alive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ids(kit: Kit) -> list[int]:
 
 
 def batch(kit: Kit, key: str, **values: Any) -> int:
-    """A batch that ended long ago; its id."""
+    """Insert a batch that ended long ago; return its id."""
     columns = {"key": key, "closed_at": OLD, "finished_at": OLD, "total": 1, "dead": 0} | values
     with Session(kit.engine) as session:
         session.add(row := JobBatch(**columns))
@@ -51,32 +51,32 @@ def batch(kit: Kit, key: str, **values: Any) -> int:
 
 
 def effect(kit: Kit, key: str, **values: Any) -> None:
-    """An effect that was done long ago, outside of a run."""
+    """Insert an effect that was done long ago, outside of a run."""
     with Session(kit.engine) as session:
         session.add(JobEffect(**{"key": key, "state": "done", "done_at": OLD, **values}))
         session.commit()
 
 
 def past(kit: Kit) -> float:
-    """How long the oldest row is past its retention, in seconds."""
+    """Return how long the oldest row is past its retention, in seconds."""
     return seconds_behind(kit.books, KEPT)
 
 
 def left(kit: Kit) -> tuple[int, int, int]:
-    """How many runs, effects and batches there are."""
+    """Return how many runs, effects and batches there are."""
     tables = ("job_runs", "job_effects", "job_batches")
     counts = [kit.sql(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
     return counts[0], counts[1], counts[2]
 
 
 def count(sent: Sent, beginning: str) -> int:
-    """How many of the statements begin so."""
+    """Return how many of the statements begin like this."""
     return sum(" ".join(sql.split()).startswith(beginning) for sql, _ in sent.statements)
 
 
 @on_postgresql
 def test_run_that_is_retried_meanwhile_keeps_its_failures(kit: Kit) -> None:
-    """On SQLite nobody can: pruning holds the write lock."""
+    """On SQLite no run can be retried meanwhile: pruning holds the write lock."""
     run = kit.run(max_attempts=1)
     kit.finish(kit.claim_one(), "dead")
     kit.sql("UPDATE job_runs SET finished_at = '2000-01-01'")
@@ -102,7 +102,7 @@ def test_large_backlog_goes_in_short_transactions(
 def test_runs_of_many_steps_go_in_short_transactions(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each deletes few steps, but one run at least; and none is left, or comes twice."""
+    """Each deletes few steps, but at least one run; none is left, and none comes twice."""
     monkeypatch.setattr(pruning, "STEPS", 10)
     for steps in (0, 4, 4, 25, 1, *[0] * 10):
         run_id = finished(kit, "succeeded", days=20)
@@ -119,7 +119,7 @@ def test_runs_of_many_steps_go_in_short_transactions(
 
 
 def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick that has no more time leaves after a round."""
+    """A tick that has no more time stops after a round."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     for number in range(6):
         finished(kit, "succeeded", 20)
@@ -178,7 +178,7 @@ def test_run_that_is_retried_while_its_batch_is_pruned_stays(
 def test_what_must_stay_holds_up_nothing_behind_it(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many batches and effects that are older, of dead runs that are kept."""
+    """Many older batches and effects belong to dead runs, which are kept."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     for number in range(5):
         at = ago(days=300 - number)
@@ -193,7 +193,7 @@ def test_what_must_stay_holds_up_nothing_behind_it(
 
 
 def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On SQLite they look every few milliseconds, and would find it locked again."""
+    """On SQLite, writers retry every few milliseconds, and would find it locked again."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 1)
     for _ in range(3):
         finished(kit, "succeeded", 20)

@@ -1,4 +1,4 @@
-"""Runs whose worker was lost are taken back, and it is told whatever the connection does."""
+"""The runs of a lost worker are reclaimed and reported, whatever the connection does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.rows import Rows, ago
 
 
 def never(attempt: int, error: BaseException) -> float | None:
-    """A policy that knows the exceptions of its handler."""
+    """A policy that needs the handler's own exceptions."""
     raise AssertionError(error)
 
 
@@ -117,7 +117,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
 def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was slow, not dead: its heartbeat comes between the look at the leases and the write."""
+    """It was slow, not dead: its heartbeat comes between reading the leases and the write."""
     jobs.task(name="it")(lambda: None)
     run_id = rows.run("running", job_type="it", locked_until=ago(5), locked_by="slow:1:token")
     look = leases.look_for_expired
@@ -128,7 +128,7 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
         counts.append(len(expired))
         if len(counts) == (
             2 if books.dialect.one_writer else 1
-        ):  # SQLite's second look is the last.
+        ):  # The second read on SQLite is the last.
             db.session.execute(update(JobRun).values(locked_until=ago(-600)))
             db.session.commit()
         return expired
@@ -145,7 +145,7 @@ def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
 def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(
     app: Flask, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """Else an outcome of an earlier claim would be taken for that of a later one."""
+    """Otherwise an outcome of an earlier claim would be taken for that of a later one."""
 
     @jobs.task(retry=Retry(max_attempts=5, base=0))
     def broken() -> None:

@@ -1,4 +1,4 @@
-"""``flask jobs work`` from within: a commit on PostgreSQL wakes it, else it looks by itself."""
+"""``flask jobs work`` from within: a commit on PostgreSQL wakes it; otherwise it polls."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ LISTENERS = "FROM pg_stat_activity WHERE query LIKE 'LISTEN %' AND pid <> pg_bac
 
 @pytest.fixture
 def note(jobs: CronJobs) -> Any:
-    """A task that does nothing, each run of which is committed at once."""
+    """A task that does nothing, whose runs are committed at once."""
     return jobs.task(name="note")(lambda: None).using(commit=True)
 
 
 def listening(db: SQLAlchemy) -> list[bool]:
-    """What the newest row says; each full minute may bring another."""
+    """Return whether the newest row says that the worker listens; each minute may add a row."""
     db.session.rollback()
     newest = select(JobTick.listening).order_by(JobTick.id.desc()).limit(1)
     return list(db.session.scalars(newest))
 
 
 def waits(db: SQLAlchemy) -> bool:
-    """Whether a worker has its row, has looked for runs in vain, and waits."""
+    """Return whether a worker has its row, has polled in vain, and waits."""
     return bool(listening(db)) and all(keeper._pace.exhausted for keeper in keepers())
 
 
 @pytest.fixture
 def stranger(database_url: str) -> Iterator[psycopg.Connection]:
-    """A connection of somebody else's that listens."""
+    """Another client's connection, which listens."""
     url = make_url(database_url).set(drivername="postgresql").render_as_string(False)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"LISTEN {CHANNEL}")
@@ -64,20 +64,20 @@ def stranger(database_url: str) -> Iterator[psycopg.Connection]:
 
 
 def heard(connection: psycopg.Connection) -> int:
-    # What was sent before this answer came with it or before it.
+    # Earlier notifications came with this answer or before it.
     connection.execute("SELECT 1")
     return len(list(connection.notifies(timeout=0)))
 
 
 @pytest.fixture
 def sent(db: SQLAlchemy, context: None) -> list[str]:
-    """The statements that the app's engine is sent."""
+    """The statements that the app's engine executes."""
     return statements(db.engine)
 
 
 @on_postgresql
 class TestWaking:
-    """Each worker would look by itself only in an hour."""
+    """Each worker would poll only in an hour."""
 
     @pytest.fixture(autouse=True)
     def never_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ class TestWaking:
         wait_until(lambda: waits(db))
         assert listening(db) == [True]
         note.using(commit=False).enqueue()
-        assert statuses(db) == []  # Rolled back, and nobody the wiser.
+        assert statuses(db) == []  # It is rolled back, so nobody is notified.
         state.waking.block_for(0)
         note.enqueue()
         wait_until(lambda: statuses(db) == ["succeeded"])
@@ -99,9 +99,8 @@ class TestWaking:
         self, note: Any, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(admission, "WAKE_SECONDS", 1.0)
-        monkeypatch.setattr(
-            enqueue, "WAKE_SECONDS", 3600.0
-        )  # So the second run is not notified of.
+        # The second run sends no notification.
+        monkeypatch.setattr(enqueue, "WAKE_SECONDS", 3600.0)
         resident()
         wait_until(lambda: waits(db))
         for number in (1, 2):
@@ -239,12 +238,12 @@ class TestNotifying:
             db.engine.dispose()
 
 
-# How often it looks by itself
+# How often it polls
 
 
 @pytest.fixture
 def looks(db: SQLAlchemy, context: None) -> list[float]:
-    """When a keeper looked for runs."""
+    """The times at which a keeper looked for runs."""
     times: list[float] = []
 
     @event.listens_for(db.engine, "before_cursor_execute")
@@ -292,7 +291,7 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
     assert min(pauses(looks)[looks_before:]) < 0.2, "it looks often again"
 
 
-# After what a worker ends
+# When a worker ends
 
 
 @pytest.mark.parametrize(
@@ -302,7 +301,7 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
         (Limits(runs=3), 2, None),
         (Limits(runs=3), 3, "after 3 runs"),
         (Limits(memory=10**6), 9, None),
-        (Limits(memory=1), 0, None),  # It is to do something before it ends.
+        (Limits(memory=1), 0, None),  # The worker must do some work before it ends.
     ],
 )
 def test_limits(limits: Limits, runs: int, reached: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Definitions under ticks: declared by code, kept in step, and due slots made runs."""
+"""Definitions under ticks: declared by code, kept in step, and due slots become runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestSync:
     def test_old_and_new_code_side_by_side_run_a_slot_of_both_once(
         self, code: Code, first: str
     ) -> None:
-        """A rolling deploy: ticks of both take turns, and both know the slot at midnight."""
+        """In a rolling deploy, ticks of both take turns, and both have the slot at midnight."""
         changed = "0 0,12 * * *" if first == "0 0 * * *" else "0 0 * * *"
         code(schedule=first).tick()
         expected = midnight()
@@ -142,7 +142,7 @@ class TestSlots:
         jobs.add_definition("broken", "it", schedule="@yearly")
         jobs.tick()
         code.set(next_run_at=new_year())
-        # As in tables that were made before job_definitions had the constraint.
+        # Tables that were made before job_definitions had the constraint are like this.
         if db.engine.dialect.name == "postgresql":
             constraint = "ck_job_definitions_concurrency_limit"
             code.sql(f"ALTER TABLE job_definitions DROP CONSTRAINT {constraint}")
@@ -182,7 +182,7 @@ class TestOfTheDatabase:
             jobs.add_definition("a", "its", schedule="@daily")
         with pytest.raises(TypeError):
             jobs.add_definition("a", "it", schedule="@daily", payload={"unknown": 1})
-        for _ in range(2):  # Before the first tick, too.
+        for _ in range(2):  # This includes the time before the first tick.
             with pytest.raises(TaskError, match="is declared in code"):
                 jobs.add_definition("it", "it", schedule="@daily")
             jobs.tick()

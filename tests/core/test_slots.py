@@ -1,4 +1,4 @@
-"""Slots: one row each, ever; the watermark and the row move together."""
+"""Each slot has one row, ever; the watermark and the row change together."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_plan_made_from_an_older_watermark_is_dropped(kit: Kit, at: datetime) ->
 
 
 def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> None:
-    """Whatever moved the watermark back: a restored backup, a hand."""
+    """The watermark may have moved back through a restored backup or by hand."""
     definition = kit.define(due=at, overlap="allow")
     kit.slots.record_slots({definition: plan(at)})
     with kit.engine.begin() as connection:
@@ -70,7 +70,7 @@ def test_paused_definition_records_nothing(kit: Kit, at: datetime) -> None:
 EARLIER: dict[str, tuple[dict[str, Any], bool]] = {
     "queued": ({}, True),
     "running": ({"attempts": 1, "locked_by": "host:1:x", "locked_until": ago(-3600)}, True),
-    "failed": ({"run_at": ago(-3600)}, False),  # It waits for its retry.
+    "failed": ({"run_at": ago(-3600)}, False),  # The run waits for its retry.
     **{status: ({"finished_at": ago()}, False) for status in TERMINAL},
 }
 
@@ -97,11 +97,11 @@ def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_
 def test_a_run_that_waits_on_purpose_is_live_though_an_attempt_has_failed(
     kit: Kit, at: datetime, kind: OutcomeKind
 ) -> None:
-    """It sleeps at a step, say, or was given back by a deploy."""
+    """For example, it sleeps at a step, or was given back by a deploy."""
     definition = kit.define(due=at)
     run = kit.run(definition_id=definition, scheduled_for=ago(3600))
     assert kit.finish(kit.claim_one(), "failed", delay=0)
-    # Long enough ago for SQLite's clock, which counts milliseconds.
+    # SQLite's clock counts milliseconds, so this must be long enough ago.
     kit.sql("UPDATE job_runs SET failed_at = :at", at=ago(1))
     assert kit.finish(kit.claim_one(), kind, delay=3600)
     assert kit.get(run).status == "failed"
@@ -137,11 +137,11 @@ def test_racing_ticks_record_each_slot_once(kit: Kit, at: datetime) -> None:
     assert len(kit.all_rows()) == 30
 
 
-# No two runs of a definition with overlap="skip" are at work at once
+# No two runs of a definition with overlap="skip" run at once
 
 
 def define_with_slots(kit: Kit, *minutes: int, **values: Any) -> int:
-    """A definition with a queued run for the slot of each of *minutes* ago."""
+    """Insert a definition with a queued run for the slot of each of *minutes* ago."""
     times = [ago(minutes=age) for age in minutes]
     definition = kit.define(due=times[0], **values)
     kit.slots.record_slots({definition: plan(times[0], *map(Slot, times))})

@@ -1,4 +1,4 @@
-"""Rows of ticks: what each says, and that they stay few."""
+"""The rows of ticks: what each contains, and that they stay few."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_tick_says_that_it_is_alive(kit: Kit) -> None:
 
 
 def begin(kit: Kit, hours: float = 0, finished: bool = False) -> int:
-    """Begin a tick, as if so many hours ago."""
+    """Begin a tick that started *hours* ago; return its id."""
     row = ticks_module.begin(kit.books, "host:7", "host", 7)
     if finished:
         finish(kit.books, row.id, TickReport("host:7"), 0.0)

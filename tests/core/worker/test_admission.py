@@ -147,7 +147,7 @@ def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
 
 
 def looks(admission: AsyncKinds, first: tuple[str, bool] | None) -> bool:
-    """Return whether *admission* looks which run is first in the queue; it is *first*."""
+    """Return whether *admission* checks which run is first in the queue; it is *first*."""
     starts: list[object] = []
 
     def look() -> tuple[str, bool] | None:
@@ -174,11 +174,11 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
     assert asked(admission, IDLE, busy=False) == Wanted(1)
 
 
-# How many runs a worker claims ahead: about fifty milliseconds of them
+# How many runs a worker claims ahead: about fifty milliseconds' worth
 
 
 def after(*noted: Sequence[float]) -> Prefetch:
-    """What knows these durations."""
+    """Return a prefetch that has noted these durations."""
     prefetch = Prefetch()
     for seconds in noted:
         prefetch.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=span) for span in seconds])

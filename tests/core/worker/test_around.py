@@ -27,7 +27,7 @@ inner: ContextVar[str] = ContextVar("inner", default="not set")
 
 @pytest.fixture(params=KINDS)
 def enqueue(request: pytest.FixtureRequest, jobs: CronJobs) -> Any:
-    """Declare a handler, as plain or as async function, and enqueue a run."""
+    """Return a function that declares a plain or async handler, and enqueues a run."""
 
     def enqueue(handler: Any, **options: Any) -> None:
         async def later() -> Any:

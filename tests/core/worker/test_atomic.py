@@ -1,6 +1,6 @@
-"""FAULTS: `atomic=True`: the handler's work in the database and the run's success in one commit.
+"""FAULTS: `atomic=True`: one commit has the handler's work and the run's success.
 
-So is the work of a step with its row.
+A step's work and its row are also one commit.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ISOLATION: list[dict[str, str]] = [
 
 @pytest.fixture(params=ISOLATION, ids=lambda options: options.get("isolation_level", "default"))
 def engine_options(request: pytest.FixtureRequest, database_url: str) -> dict[str, str]:
-    """The engine options of an app: the isolation level of its choice."""
+    """The app's engine options: the isolation level that it chooses."""
     chosen: dict[str, str] = request.param
     if database_url.startswith("sqlite") and chosen.get("isolation_level") == "REPEATABLE READ":
-        return {"isolation_level": "READ UNCOMMITTED"}  # What SQLite has instead.
+        return {"isolation_level": "READ UNCOMMITTED"}  # SQLite has these instead.
     return chosen
 
 
@@ -82,7 +82,7 @@ def nest(db: SQLAlchemy) -> None:
 def test_it_is_rolled_back_also_if_the_session_was_used_before(
     app: Flask, db: SQLAlchemy, tick: Tick, enqueue: Enqueue, first: Do, used_before: bool
 ) -> None:
-    """Whatever a failed attempt wrote; and the next one is atomic, too."""
+    """This holds whatever a failed attempt wrote, and the next attempt is atomic as well."""
 
     def receive(sender: Flask, **_: object) -> None:
         if used_before:
@@ -121,7 +121,7 @@ def test_so_is_the_work_of_a_step(
     def work(holder: str = "locked_by") -> None:
         count(db)
         with db.engine.begin() as writer:
-            # As a heartbeat does, and as who has taken the run over.
+            # A heartbeat writes like this, and so does another worker that has reclaimed the run.
             writer.execute(text(f"UPDATE job_runs SET locked_by = {holder}"))
         write(db, f"attempt {current_run.attempt}")
         if current_run.attempt == 1:
@@ -172,7 +172,7 @@ def test_commit_inside_is_refused_and_nothing_stays(
     enqueue(book, atomic=True, retry=False)
     assert tick().dead == 1
     if do is not take_another_session or engine_options.get("isolation_level") != "AUTOCOMMIT":
-        assert labels(db) == []  # Else nobody can take it back.
+        assert labels(db) == []  # Otherwise no tick can reclaim it.
     run = the_run(db)
     assert run.error_type == "AtomicCommit"
     assert said in (run.last_error or "")

@@ -1,4 +1,4 @@
-"""What a handler with `atomic=True` may do to its transaction, short of a commit."""
+"""What a handler with `atomic=True` may do to its transaction, short of committing it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Do = Callable[[SQLAlchemy], None]
 
 @pytest.fixture
 def binds(database_url: str, tmp_path: Path) -> dict[str, str]:
-    """Another database, and the same one."""
+    """Another database, and the same one again."""
     return {"other": f"sqlite:///{tmp_path / 'other.sqlite'}", "same": database_url}
 
 
@@ -43,7 +43,7 @@ def performed(
 
 
 class Broken(Exception):
-    """What a handler raises."""
+    """The error that a handler raises."""
 
 
 def by_value_error(db: SQLAlchemy) -> None:
@@ -127,7 +127,7 @@ def test_what_does_not_commit_is_no_error(
 
 
 class TestFurtherBinds:
-    """`atomic=True` covers the default database; what a handler does in others is its affair."""
+    """`atomic=True` covers the default database only; other databases are the handler's affair."""
 
     @pytest.mark.parametrize("bind", ["other", "same"])
     def test_reading_another_bind_is_no_error(
@@ -166,7 +166,7 @@ def use(db: SQLAlchemy, bind: str, statement: str) -> None:
 def test_handler_that_reads_before_it_writes_does_not_mind_other_writers(
     jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """SQLite refuses to write in a transaction that has read what is old by now."""
+    """SQLite refuses to write in a transaction whose snapshot is outdated."""
 
     def handler() -> None:
         db.session.scalars(text("SELECT label FROM work")).all()

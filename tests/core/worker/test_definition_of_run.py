@@ -1,4 +1,4 @@
-"""What a handler learns of its run's definition: its name, its zone, and the day there."""
+"""What a handler can read of its run's definition: its name, its zone, and the day there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.rows import the_run
 
 pytestmark = pytest.mark.usefixtures("context")
 
-#: Seven in the morning of the 16th in Tokyo, and still the 15th in UTC.
+#: It is seven in the morning of the 16th in Tokyo, and still the 15th in UTC.
 SLOT = datetime(2026, 1, 15, 22, 0, tzinfo=timezone.utc)
 
 
@@ -32,7 +32,7 @@ def said() -> dict[str, Any]:
 
 
 def tick_slot(jobs: CronJobs, db: SQLAlchemy) -> JobRun:
-    """Record the definitions, let slots be due, and run the latest."""
+    """Record the definitions, make slots due, and run the latest."""
     jobs.tick()
     db.session.execute(update(JobDefinition).values(next_run_at=SLOT, considered_until=None))
     db.session.commit()
@@ -44,7 +44,7 @@ def tick_slot(jobs: CronJobs, db: SQLAlchemy) -> JobRun:
 
 
 def enqueue_at_slot(db: SQLAlchemy, task: Any, definition_id: int) -> None:
-    """A run of the definition for `SLOT`, as the tick records it."""
+    """Enqueue a run of the definition for `SLOT`, as the tick records it."""
     run = task.using(run_at=SLOT).enqueue()
     run.definition_id = definition_id
     db.session.commit()
@@ -110,7 +110,7 @@ def test_enqueued_run_has_none_and_the_zone_of_the_app_and_asks_no_database(
 class TestRetry:
     @pytest.fixture
     def seen(self, jobs: CronJobs, db: SQLAlchemy) -> list[Any]:
-        """What each attempt of a run learned; the first one fails, and none has begun yet."""
+        """Return what each attempt of a run read; the first attempt fails."""
         records: list[Any] = []
 
         @jobs.task(retry=AGAIN)

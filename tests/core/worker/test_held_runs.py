@@ -1,4 +1,4 @@
-"""The runs that a worker holds, and what it says of those that it gives back."""
+"""The runs that a worker holds, and how it reports those that it gives back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLAIM = Claim(1, "host:1:token", "it", "{}", 1, 3, None)
 
 
 def test_what_has_left_the_inbox_has_begun_whoever_gives_it_back() -> None:
-    """As async handlers have that are at work beside one whose process is ended."""
+    """Async handlers have begun like this beside one whose process is ended."""
     held_runs = HeldRuns(EndlessLeases())
     held_runs.add([Claim(number, "host:1:token", "it", "{}", 1, 3, None) for number in (1, 2)], 0.0)
     assert held_runs.inbox.get() is not None

@@ -1,4 +1,4 @@
-"""What interrupts a handler reaches the handler, all of it, and nothing beside it."""
+"""Every interruption reaches the handler that it is meant for, and nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def registry(db: SQLAlchemy) -> dict[int, Any]:
 def test_timeout_ends_a_wait_for_a_server_that_does_not_answer(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    """It accepts the connection, and says nothing: psycopg would wait for two minutes."""
+    """The server accepts the connection and is silent: psycopg would wait for two minutes."""
     psycopg = pytest.importorskip("psycopg")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -103,7 +103,7 @@ def test_timeout_does_not_ring_in_the_teardown(app: Flask, perform: Any, is_asyn
 def test_effect_whose_mark_was_interrupted_is_done_by_the_retry(
     jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch, enqueue: Enqueue
 ) -> None:
-    """The mark is committed, and the timeout rings before the worker hears of it."""
+    """The mark is committed, and the timeout comes before the worker gets the answer."""
     begin = once_effects.begin
     attempts: list[int] = []
 
@@ -222,7 +222,7 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
 def test_keyboard_interrupt_of_the_handler_s_own_fails_like_any_other(
     app: Flask, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    """``flask jobs tick`` handles SIGINT: what is raised then is no key that was pressed."""
+    """``flask jobs tick`` handles SIGINT, so a handler's KeyboardInterrupt is no pressed key."""
 
     enqueue(raising(KeyboardInterrupt()), retry=False, priority=1)
     enqueue(lambda: None)
@@ -257,7 +257,7 @@ def test_ctrl_c_waits_while_a_connection_returns_to_its_pool(
     assert cast(Any, db.engine.pool).checkedout() == 0
 
 
-#: A query whose rows never end.
+#: This query's rows never end.
 COUNTING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
 
 
@@ -267,7 +267,7 @@ COUNTING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELE
 def test_lock_is_free_after_an_interrupted_query_whoever_has_its_cursor(
     jobs: CronJobs, db: SQLAlchemy, atomic: bool, enqueue: Enqueue
 ) -> None:
-    """As SQLAlchemy's own closures have it, which live on in the exception's traceback."""
+    """SQLAlchemy's own closures keep the cursor like this, and live on in the traceback."""
     cursors: list[object] = []
     locked: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Interrupting a handler from outside, and only the handler that is meant."""
+"""Interruptions of a handler from outside, which hit only the intended handler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.clock import Clock
 from tests.leases import EndlessLeases
 
 LONG = 60.0
-#: Where a signal is heard that comes just after the handler has ended.
+#: This is where a signal is handled that comes just after the handler has ended.
 DISARMING = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
 
 
@@ -59,7 +59,7 @@ def interrupter() -> Iterator[HandlerInterrupter]:
 
 @pytest.fixture
 def armed(interrupter: HandlerInterrupter, claim: Claim) -> HandlerInterrupter:
-    """One that is armed for a handler of *claim* that may take long."""
+    """Return an interrupter for a handler of *claim*, which may take long."""
     interrupter.arm(at_work(claim, LONG))
     return interrupter
 
@@ -97,13 +97,13 @@ def test_interruption_from_another_thread_ends_a_blocking_call(
 def test_interruption_whose_signal_was_lost_is_heard_when_it_rings_again(
     armed: HandlerInterrupter, claim: Claim, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the signal comes just before the system call blocks: nothing is raised yet."""
+    """If a signal comes just before the system call blocks, nothing is raised yet."""
     with monkeypatch.context() as patch:
         patch.setattr(signal, "pthread_kill", lambda *args: None)
         armed.interrupt(claim, Cancelled("stop"))
     with pytest.raises(Cancelled):
         sleep_after(armed.repeat)
-    armed.repeat()  # It was heard: nothing more is raised.
+    armed.repeat()  # It was handled, so nothing more is raised.
     time.sleep(0)
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_raised_after_disarming_nor_for_another_run(
 def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
     interrupter: HandlerInterrupter, timeout_before: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # However slow the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # This holds however slow the machine is.
     interrupter.arm(at_work(a_claim(), timeout_before))
     interrupter.disarm()
     assert pending() > 0 or timeout_before < LONG
@@ -157,7 +157,7 @@ def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) ->
 def test_timer_that_a_handler_has_changed_is_set_again(
     armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT", 0.0)  # However fast the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT", 0.0)  # This holds however fast the machine is.
     signal.alarm(seconds)
     armed.disarm()
     ends_in_time(armed)
@@ -178,7 +178,7 @@ def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_signals, "LOOK_EVERY", 0.0)  # However fast the machine is.
+    monkeypatch.setattr(own_signals, "LOOK_EVERY", 0.0)  # This holds however fast the machine is.
     for task in ("greedy", "greedy", "another", "modest"):
         if task != "modest":
             take()
@@ -260,7 +260,7 @@ def test_interruption_that_comes_while_held_is_raised_at_the_end(
         write_held()
     assert finished == ["the write"]
     with armed.hold():
-        pass  # Raised once.
+        pass  # It is raised once.
 
 
 @pytest.mark.parametrize("patched", [False, True])
@@ -276,7 +276,7 @@ def test_handler_is_interrupted_when_its_lease_ends_without_renewal(
         with pytest.raises(LeaseLost, match="could not be renewed") as raised:
             time.sleep(LONG)
         assert ("gevent" in str(raised.value)) == patched
-        time.sleep(0.3)  # Raised once: the handler may clean up.
+        time.sleep(0.3)  # It is raised once, so that the handler may clean up.
         interrupter.disarm()
 
 
@@ -316,7 +316,7 @@ finished: list[str] = []
 
 
 class Slow:
-    """Something whose finalizer takes long, or whose end is told to what does."""
+    """An object whose finalizer takes long."""
 
     def __del__(self) -> None:
         until = time.monotonic() + 0.3
@@ -347,7 +347,7 @@ def drop_what_has_a_callback() -> None:
 def test_interruption_that_hits_a_finalizer_is_raised_after_it(
     interrupter: HandlerInterrupter, drop: Callable[[], None], done: list[str]
 ) -> None:
-    """Python ignores what is raised in one, and what it had to clean up would stay."""
+    """Python ignores exceptions in a finalizer, and the finalizer's cleanup would stay undone."""
     finished.clear()
     interrupter.arm(at_work(a_claim(), 0.05))
     with pytest.raises(TimedOut):
@@ -384,7 +384,7 @@ def test_interruption_that_hits_sqlalchemy_is_raised_when_it_returns(
 def test_interruption_that_hits_psycopg_as_it_connects_comes_after_that(
     interrupter: HandlerInterrupter,
 ) -> None:
-    """A connection that was open already would be lost, and stay open."""
+    """A connection that was already open would be lost, and stay open."""
     calls: list[str] = []
 
     def connect() -> None:
@@ -490,7 +490,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def lit(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long what burns was lit for, in seconds; empty when it is put out."""
+    """The seconds for which the fuse is set; the list is empty while it is off."""
     lit: list[float] = []
 
     def light(seconds: float, **options: Any) -> None:
@@ -536,7 +536,7 @@ def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker
     monitor = RunMonitor(cast(Any, runner), StopFlag(lambda: None), may_kill=True)
     monitor.keep_watchdog(holding=True)
     assert lit == [LEASE * LEASES]
-    runner.at_work = (SimpleNamespace(since=float("-inf"), timeout=1.0),)  # It should have ended.
+    runner.at_work = (SimpleNamespace(since=float("-inf"), timeout=1.0),)  # It should be over.
     clock.now += 1
     monitor.keep_watchdog(holding=True)
     assert lit == [MARGIN]

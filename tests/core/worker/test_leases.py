@@ -1,4 +1,4 @@
-"""No handler begins, or goes on, past the end of its lease, whatever the connection does."""
+"""No handler begins or continues past the end of its lease, whatever the connection does."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("context")
 def test_run_whose_lease_ended_before_it_began_is_given_back(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a process that was frozen between the claim and the handler."""
+    """The process was frozen between the claim and the handler."""
     calls: list[int] = []
     late = iter([False, True])
 
@@ -127,7 +127,7 @@ def test_ctrl_c_while_the_keeper_starts_leaves_no_keeper(
 
 
 class Big:
-    """Something that a handler holds."""
+    """An object that a handler holds."""
 
 
 @pytest.mark.parametrize("how", ["timeout", "failure", "cancel"])

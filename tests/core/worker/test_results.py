@@ -1,4 +1,4 @@
-"""FAULTS: what a handler or an effect returned comes back the same, or is not kept."""
+"""FAULTS: the result of a handler or an effect comes back the same, or is not stored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHERS = [
 
 
 def same(one: Any, two: Any) -> bool:
-    """Return whether both are equal, and of the same types: 1 is equal to 1.0."""
+    """Return whether both are equal and of the same types: 1 is equal to 1.0."""
     return repr(one) == repr(two)
 
 
@@ -108,7 +108,7 @@ def test_result_that_raises_is_not_kept_and_the_run_succeeds(
 
 def test_numbers_can_still_be_read_by_sql(perform: Callable[..., JobRun], db: SQLAlchemy) -> None:
     run = perform(lambda: {"amount": 2.5, "count": 3})
-    path = "result->>'count'"  # SQLite has it, too, but from 3.38 on.
+    path = "result->>'count'"  # SQLite supports it from 3.38 on.
     if db.engine.dialect.name == "sqlite":
         path = "json_extract(result, '$.count')"
     number = db.session.scalar(text(f"SELECT {path} FROM job_runs WHERE id = :id"), {"id": run.id})

@@ -1,4 +1,4 @@
-"""A handler's mess stays its own, whatever it raises, returns or leaves behind."""
+"""A handler's errors, results and leftovers affect no other run."""
 
 from __future__ import annotations
 
@@ -89,19 +89,19 @@ def test_whatever_is_raised_is_a_recorded_failure(perform: Any, db: SQLAlchemy, 
 
 class RateLimited(RetryLater):
     def __init__(self) -> None:
-        """Forgets super().__init__()."""
+        """Call no super().__init__()."""
 
 
 class Waiting(Snooze):
     def __init__(self) -> None:
-        """Forgets it, too."""
+        """Call none either."""
 
 
 class OwnDelay(RetryLater):
     delay = 3600
 
     def __init__(self) -> None:
-        """Says the delay in its own way."""
+        """Set the delay in another way."""
 
 
 class Remote(Exception):
@@ -154,18 +154,18 @@ def test_exception_that_cannot_be_read_is_a_failure_and_others_go_on(
 
 
 def refuse(attempt: int, error: BaseException) -> float | None:
-    """A policy that retries nothing."""
+    """Retry nothing."""
     assert (attempt, str(error)) == (1, "broken")
     return None
 
 
 def break_down(attempt: int, error: BaseException) -> float | None:
-    """A policy that raises."""
+    """Raise an error."""
     raise KeyError("policy")
 
 
 def lose_count(attempt: int, error: BaseException) -> float | None:
-    """A policy whose delay is no number."""
+    """Return a delay that is no number."""
     return math.nan
 
 
@@ -229,7 +229,7 @@ async def async_lines() -> AsyncIterator[None]:
 def test_body_that_nobody_ran_is_a_failure(
     perform: Any, handler: Any, what: str, atomic: bool
 ) -> None:
-    """What is decorated by a plain function comes back to us, and no line of it has run."""
+    """A plain decorator returns the coroutine, so no line of it has run."""
     run = perform(handler, atomic=atomic)
     assert (run.status, run.error_type) == ("dead", "TypeError")
     assert run.last_error.startswith(f"The handler returned {what}, of which no line was run.")
@@ -274,7 +274,7 @@ class TestSession:
 class TestTeardown:
     @pytest.fixture
     def break_down(self, app: Flask) -> Callable[[BaseException], Callable[[], str]]:
-        """Return a handler after which a teardown raises the error given."""
+        """Return a handler after which a teardown raises *error*."""
 
         @app.teardown_appcontext
         def broken(error: BaseException | None) -> None:
@@ -316,7 +316,7 @@ class TestTeardown:
 def test_async_handler_runs_through_the_app_s_ensure_sync(
     app: Flask, perform: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Flask's own needs asgiref; an app may have another.
+    # An object whose finalizer takes long.
     monkeypatch.setattr(app, "async_to_sync", lambda func: lambda: asyncio.run(func()) + " so")
 
     async def handler() -> str:

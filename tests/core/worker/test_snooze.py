@@ -1,4 +1,4 @@
-"""A handler that raises `Snooze` comes back later, and no attempt is used up."""
+"""A handler that raises `Snooze` runs again later, and uses up no attempt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_due(db: SQLAlchemy) -> None:
 def test_snoozed_run_waits_with_all_its_attempts_and_commands_say_why(
     app: Flask, perform: Any, db: SQLAlchemy
 ) -> None:
-    run = perform(raising(Snooze(3600, "the shop is closed")))  # One attempt in all.
+    run = perform(raising(Snooze(3600, "the shop is closed")))  # There is one attempt in all.
     assert (run.status, run.attempts, run.snoozes) == ("queued", 0, 1)
     assert (run.error_type, run.last_error) == ("Snooze", "the shop is closed")
     assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(3600, abs=5)

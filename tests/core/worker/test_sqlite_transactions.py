@@ -24,7 +24,7 @@ AGAIN = Retry(max_attempts=3, base=0)
 
 
 def listen_and_send_begin(engine: Engine) -> None:
-    """SQLAlchemy's recipe for pysqlite, with which savepoints work."""
+    """Apply SQLAlchemy's recipe for pysqlite, with which savepoints work."""
 
     def connect(driver: sqlite3.Connection, record: object) -> None:
         driver.isolation_level = None
@@ -34,13 +34,13 @@ def listen_and_send_begin(engine: Engine) -> None:
 
 
 def send_begin_immediate(engine: Engine) -> None:
-    """The same, for apps that would rather wait at the start."""
+    """Apply the recipe of apps that would rather wait at the start."""
     event.listen(engine, "connect", lambda driver, record: setattr(driver, "isolation_level", None))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
 
 def use_no_autocommit(engine: Engine) -> None:
-    """SQLAlchemy's recipe for Python 3.12 and later."""
+    """Apply SQLAlchemy's recipe for Python 3.12 and later."""
     event.listen(engine, "connect", lambda driver, record: setattr(driver, "autocommit", False))
 
 
@@ -62,7 +62,7 @@ pytestmark = [on_sqlite, pytest.mark.usefixtures("table")]
 def jobs(app: Flask, db: SQLAlchemy, way: Callable[[Engine], None]) -> CronJobs:
     """The extension, its tables made as `flask jobs admin init` makes them.
 
-    The driver of its app begins transactions in some *way*.
+    The driver of its app begins transactions in the way of the parameter.
     """
     with app.app_context():
         way(db.engine)
@@ -90,7 +90,7 @@ def test_runs_are_performed_and_recorded(db: SQLAlchemy, jobs: CronJobs, tick: T
 
 @any_way
 def test_tables_are_created_in_wal_mode(db: SQLAlchemy, jobs: CronJobs) -> None:
-    db.session.execute(text("SELECT * FROM job_runs"))  # Only now the old connection looks.
+    db.session.execute(text("SELECT * FROM job_runs"))  # The old connection reads only now.
     assert db.session.scalar(text("PRAGMA journal_mode")) == "wal"
 
 
@@ -135,7 +135,7 @@ def test_run_enqueued_in_a_savepoint_goes_or_stays_with_the_transaction(
 def test_effect_whose_call_writes_in_the_session_is_in_doubt_unless_that_is_committed(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, committed: bool
 ) -> None:
-    """Its payment's row is gone, though the charge was made: somebody has to look."""
+    """The payment's row is gone, though the charge was made: a person must check."""
     charged: list[int] = []
 
     def charge() -> str:

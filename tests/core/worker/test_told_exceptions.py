@@ -1,4 +1,4 @@
-"""What receivers of signals and the log are given of the exception that ended an attempt."""
+"""What receivers of signals and the log get of the exception that ended an attempt."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ pytestmark = pytest.mark.usefixtures("context")
 
 
 class Broken(Exception):
-    """An exception to which weak references can be made."""
+    """An exception that supports weak references."""
 
 
 class Big:
-    """What a handler held."""
+    """An object that a handler held."""
 
 
 @pytest.fixture
 def told(app: Flask) -> Iterator[list[Outcome]]:
-    """The outcomes that the signals of failures told."""
+    """The outcomes that signals of failures reported."""
     with heard(run_failed, run_dead, run_cancelled, sender=app) as outcomes:
         yield outcomes
 
@@ -144,7 +144,7 @@ def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
     try:
         assert jobs.tick().dead == 1
         if is_async:
-            gc.collect()  # A task and its coroutine are a cycle, whatever they come to.
+            gc.collect()  # A task and its coroutine form a cycle, however they end.
         assert [reference() for reference in alive] == [None] * 3
     finally:
         gc.enable()
@@ -201,7 +201,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
 def test_what_the_database_layer_makes_of_a_timeout_is_a_timeout(
     perform: Callable[..., JobRun], error: Exception, told: str, atomic: bool, is_async: bool
 ) -> None:
-    """Hit in the middle of a flush, SQLAlchemy raises an error about its own state."""
+    """In the middle of a flush, SQLAlchemy raises an error about its own state instead."""
 
     def flush() -> None:
         try:

@@ -1,4 +1,4 @@
-"""FAULTS: a handler that ends with uncommitted work in ``db.session``: nothing is lost silently."""
+"""FAULTS: a handler that ends with uncommitted work in ``db.session`` is reported."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_nothing_is_said_if_nothing_is_lost(
     perform: Callable[..., JobRun], db: SQLAlchemy, do: Do, caplog: pytest.LogCaptureFixture
 ) -> None:
     for options in ({}, {"name": "atomic", "atomic": True}):
-        work = core if options and do is commit else do  # It commits by itself.
+        work = core if options and do is commit else do  # This commits by itself.
         run = perform(lambda work=work: work(db), **options)
         assert (run.status, run.last_error, run.error_type) == ("succeeded", None, None)
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []

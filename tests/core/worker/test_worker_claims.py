@@ -1,4 +1,4 @@
-"""`WorkerClaims`: which statements a worker sends, and what it does about lost answers."""
+"""`WorkerClaims`: the statements that a worker sends, and its answer to lost answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def books(state: State) -> Iterator[Bookkeeping]:
 
 @pytest.fixture
 def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
-    """One that has found nothing, so that its worker is idle."""
+    """The claims of a worker that is idle, since it has found nothing."""
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
     claims.claim([], 1, idle=True)
@@ -55,7 +55,7 @@ def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
 
 @pytest.fixture
 def sent(db: SQLAlchemy, claims: WorkerClaims) -> list[str]:
-    """Each statement from now on."""
+    """The statements that are sent from now on."""
     return statements(db.engine)
 
 
@@ -127,7 +127,7 @@ def test_idle_worker_mends_what_somebody_died_before_opening(
 def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
     jobs: CronJobs, state: State, books: Bookkeeping
 ) -> None:
-    """Nobody mends."""
+    """No worker mends."""
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
@@ -168,8 +168,8 @@ def test_worker_in_the_ticks_own_process_takes_its_connection(
     connected.clear()
     options = TickOptions(workers=workers, own_process=workers > 1)
     assert tick(state, options).succeeded == 3
-    # The workers of a pool are processes of their own, which nobody hears of here; the tick closes
-    # its connection while they work, and opens another.
+    # The workers of a pool are separate processes, whose statements are not seen here; the tick
+    # closes its connection while they work, and opens another.
     assert len(connected) == workers
     assert connections == ([set(connected)] * 3 if workers == 1 else [])
 
@@ -184,7 +184,7 @@ HANGING = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
 
 @contextmanager
 def broken_off(db: SQLAlchemy, books: Bookkeeping, send: Callable[[], Answer]) -> Iterator[None]:
-    """Break the connection in *send*, with which the server goes on until the block ends."""
+    """Break the connection in *send*, while the server continues until the block ends."""
     with db.engine.begin() as connection:
         connection.execute(text(HANG))
     troubles: list[DatabaseTrouble] = []
@@ -195,7 +195,7 @@ def broken_off(db: SQLAlchemy, books: Bookkeeping, send: Callable[[], Answer]) -
         except DatabaseTrouble as trouble:
             troubles.append(trouble)
 
-    # Not from the pool, which is emptied when a connection breaks.
+    # This connection is not from the pool, which is emptied when a connection breaks.
     url = db.engine.url.set(drivername="postgresql").render_as_string(False)
     with psycopg.connect(url) as holder:
         holder.execute("SELECT pg_advisory_lock(7)")
@@ -246,7 +246,7 @@ def test_outcome_recorded_late_is_not_lost(
 
 @pytest.fixture
 def losing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
-    """Makes a block in which each statement is committed, and its answer is lost."""
+    """Return a block in which each statement is committed, and its answer is lost."""
     send = claiming._send
 
     def lose(*sent: Any) -> Answer:
@@ -312,7 +312,7 @@ def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_ag
 def test_run_that_was_given_back_has_given_its_key_up(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
 ) -> None:
-    """A claim counts as the begin: who gives a run back cannot always know that it is none."""
+    """A claim counts as the beginning: a worker that gives a run back cannot know better."""
     waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
     run_id = Rows(db.engine).run("queued", job_type="it", **waiting)
     (claim,) = claims.claim([], 1, idle=True).claims
@@ -351,7 +351,7 @@ def trouble(*sent: object) -> Answer:
 def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
     jobs: CronJobs, state: State, books: Bookkeeping, database_url: str, behind: str | None
 ) -> None:
-    """Whether the run behind them has their concurrency key, another, or none."""
+    """It does not matter whether the run behind has the same concurrency key, another, or none."""
     jobs.task(name="plain")(lambda: None)
     keyed = jobs.task(name="keyed", concurrency_key="{key}", concurrency=3)(lambda key: None)
     keyed.using(commit=True, priority=1).enqueue_many([{"key": "one"}] * 600)
@@ -368,7 +368,7 @@ def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
 def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of one key, each costs a claim in vain; then it rests, for ten times as long as that took."""
+    """Each run of the key costs a vain claim; then the worker rests for ten times as long."""
     now = 0.0
     monkeypatch.setattr(claims_module, "time", SimpleNamespace(monotonic=lambda: now))
     locked = LockedRuns()
