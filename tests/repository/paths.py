@@ -261,15 +261,23 @@ CALLS: dict[str, Callable[[SmallApp, Tracer], None]] = {
 
 
 def walk_of(call: str, url: str) -> Walk:
-    """Return the path of a call on an app of its own, with an empty database at *url*."""
+    """Return the path of a call on an app of its own, with an empty database at *url*.
+
+    It is the shortest of three: on a busy machine a tick may take longer than a second, and then
+    its keeper does what is to be done each second.
+    """
     small = SmallApp(url)
     try:
         CALLS[call](small, Tracer())
-        tracer = Tracer()
-        CALLS[call](small, tracer)
-        return tracer.walk
+        return min((_walk_again(call, small) for _ in range(3)), key=lambda walk: walk.size)
     finally:
         small.close()
+
+
+def _walk_again(call: str, small: SmallApp) -> Walk:
+    tracer = Tracer()
+    CALLS[call](small, tracer)
+    return tracer.walk
 
 
 def written(call: str, database: str) -> set[str]:
