@@ -279,11 +279,12 @@ class HandlerInterrupter:
         if self._held:
             self._pending = True
             return False
-        if _is_cleaning_up(frame):
-            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
-            return False
-        if (caller := _caller_of_sqlalchemy(frame)) is not None:
+        cleanup = _cleanup_above(frame)
+        if (caller := _caller_of_sqlalchemy(cleanup or frame)) is not None:
             self._put_off(caller)
+            return False
+        if cleanup is not None:
+            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
             return False
         return True
 
@@ -363,8 +364,8 @@ def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-def _is_cleaning_up(frame: FrameType | None) -> bool:
-    """Return whether *frame* is part of a finalizer, or of a connection's begin or way back.
+def _cleanup_above(frame: FrameType | None) -> FrameType | None:
+    """Return the finalizer, or the begin or way back of a connection, that *frame* is part of.
 
     Interrupted on its way back to its pool, it would stay open, with its transaction and its locks;
     and so would one that psycopg has just opened, and not returned yet. But before, it may wait for
@@ -374,12 +375,12 @@ def _is_cleaning_up(frame: FrameType | None) -> bool:
     while frame is not None:
         name = frame.f_code.co_name
         if name == "__del__":
-            return True
+            return frame
         module = frame.f_globals.get("__name__")
         if name in _POOL_CLEANUP and module == "sqlalchemy.pool.base":
-            return True
+            return frame
         if name == "connect" and module == "psycopg.connection":
-            return not waits
+            return None if waits else frame
         waits = waits or (name == "select" and module == "selectors")
         frame = frame.f_back
-    return False
+    return None

@@ -257,6 +257,27 @@ def test_ctrl_c_waits_while_a_connection_returns_to_its_pool(
     assert cast(Any, db.engine.pool).checkedout() == 0
 
 
+def test_interruption_while_a_connection_returns_to_its_pool_ends_a_handler_that_ends_with_that(
+    jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    def interrupt(_driver: object, _record: object) -> None:
+        if in_run():
+            ring: Any = signal.getsignal(signal.SIGALRM)
+            ring.__self__.interrupt(current_run.claim, TimedOut("now"))
+
+    @jobs.task(name="it", retry=False)
+    def it() -> None:
+        db.session.execute(text("SELECT 1"))
+        db.session.commit()
+
+    it.using(commit=True).enqueue()
+    db.session.remove()
+    event.listen(db.engine, "checkin", interrupt)
+    jobs.tick()
+    event.remove(db.engine, "checkin", interrupt)
+    assert ends(db) == [("dead", "TimedOut")]
+
+
 #: This query's rows never end.
 COUNTING = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
 

@@ -381,6 +381,31 @@ def test_interruption_that_hits_sqlalchemy_is_raised_when_it_returns(
     assert sys.gettrace() is None
 
 
+@pytest.mark.parametrize("module", ["sqlalchemy.engine", "psycopg.connection", "app"])
+def test_interruption_that_hits_the_way_to_the_pool_is_raised_when_sqlalchemy_returns(
+    interrupter: HandlerInterrupter, claim: Claim, module: str
+) -> None:
+    """However soon the handler ends then, and whoever is asked on that way."""
+    done: list[str] = []
+
+    def reset() -> None:
+        interrupter.interrupt(claim, Cancelled("now"))
+        done.append("reset")
+
+    def _finalize_fairy() -> None:
+        of_sqlalchemy(reset, module)()
+        done.append("returned")
+
+    def handler() -> None:
+        of_sqlalchemy(_finalize_fairy, "sqlalchemy.pool.base")()
+        interrupter.disarm()
+
+    interrupter.arm(at_work(claim, LONG))
+    with pytest.raises(Cancelled):
+        handler()
+    assert done == ["reset", "returned"]
+
+
 def test_interruption_that_hits_psycopg_as_it_connects_comes_after_that(
     interrupter: HandlerInterrupter,
 ) -> None:
