@@ -1,4 +1,4 @@
-"""What handlers print and log is kept for each attempt, and passed on as ever."""
+"""The output of handlers and their logging is stored per attempt, and still passed on."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Said = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget at the end what a worker has installed for the whole process."""
+    """Remove at the end what a worker has installed for the whole process."""
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
 
 
 def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
-    """The outputs of a run, by attempt."""
+    """Return the outputs of a run, by attempt."""
     db.session.rollback()
     statement = select(JobOutput.attempt, JobOutput.output).where(JobOutput.run_id == run.id)
     return {row.attempt: row.output for row in db.session.execute(statement)}
@@ -47,7 +47,7 @@ def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
 
 @pytest.fixture
 def said(db: SQLAlchemy, perform: Perform) -> Callable[..., str]:
-    """Perform a handler whose output is kept; that output."""
+    """Perform a handler whose output is kept; return that output."""
 
     def said(handler: Callable[[], Any], **options: Any) -> str:
         return outputs(db, perform(handler, keep_output=True, **options)).get(1, "")
@@ -62,7 +62,7 @@ def test_prints_and_logs_are_kept_in_order_and_once(
 
     def speak() -> None:
         print("first")
-        app.logger.warning("second %s", "é")  # Printed on stderr, too.
+        app.logger.warning("second %s", "é")  # This is printed on stderr, too.
         sys.stderr.writelines(["third\n"])
 
     lines = said(speak).splitlines()
@@ -137,7 +137,7 @@ def test_each_failed_attempt_keeps_its_own(jobs: CronJobs, state: State, enqueue
 
 def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, said: Said) -> None:
     def work() -> None:
-        db.session.execute(text("UPDATE job_ticks SET pid = 1"))  # Takes SQLite's lock.
+        db.session.execute(text("UPDATE job_ticks SET pid = 1"))  # This takes SQLite's lock.
         print("within")
 
     assert said(work, atomic=True) == "within\n"
@@ -215,7 +215,7 @@ def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
 def test_the_keeper_cleans_no_output(
     said: Said, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
-    """It takes time, in which leases must be renewed."""
+    """Cleaning takes time, in which leases must be renewed."""
     cleaned: list[str] = []
     safe_tail = module.safe_tail
 

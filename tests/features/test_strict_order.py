@@ -29,7 +29,7 @@ SOON = Retry(max_attempts=3, backoff="fixed", base=0, jitter=False)
 class Ledger:
     """A task in strict order, and what it did.
 
-    :ivar fail: how often each number fails yet.
+    :ivar fail: how often each number still fails.
     """
 
     def __init__(self, jobs: CronJobs, db: SQLAlchemy, **options: Any) -> None:
@@ -65,13 +65,13 @@ MakeLedger = Callable[..., Ledger]
 
 @pytest.fixture
 def ledger(jobs: CronJobs, db: SQLAlchemy) -> MakeLedger:
-    """Declares the task, with options."""
+    """Return a function that declares the task with options."""
     return lambda **options: Ledger(jobs, db, **options)
 
 
 @pytest.fixture
 def dead(db: SQLAlchemy) -> Callable[[], int]:
-    """The id of the one dead run."""
+    """Return the id of the one dead run."""
     return lambda: db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
 
 

@@ -16,7 +16,7 @@ THEN = {"queue": "default", "priority": 0, "max_attempts": 3, "strict": False}
 
 
 def make_batch(kit: Kit, key: str = "b", closed: bool = True, **values: object) -> int:
-    """A batch with `then`, without runs; its id."""
+    """Open a batch with `then` and without runs; return its id."""
     with kit.engine.begin() as connection:
         new_batch = NewBatch(key, then_task="then", then_payload="{}", then_columns=THEN)
         batch, _ = open_batch(connection, kit.books.dialect, new_batch)
@@ -30,12 +30,12 @@ def make_batch(kit: Kit, key: str = "b", closed: bool = True, **values: object) 
 
 
 def thens(kit: Kit) -> int:
-    """How many runs of `then` there are."""
+    """Return how many runs of `then` there are."""
     return int(kit.sql("SELECT count(*) FROM job_runs WHERE job_type = 'then'")[0][0])
 
 
 def finish(worker: Kit, claim: Claim, batch: int) -> None:
-    """Record a success, and end the batch if it can be."""
+    """Record a success, and end the batch if it can end."""
     assert worker.finish(claim)
     end_batches(worker.books, [batch])
 

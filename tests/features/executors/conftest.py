@@ -15,9 +15,9 @@ from tests.features.executors.threads import Threads
 
 @pytest.fixture
 def executor(app: Flask) -> Iterator[Threads]:
-    """The executor of the queue ``far``; it keeps what it gets until `deliver`."""
+    """The executor of the queue ``far``, which keeps what it gets until `deliver`."""
     threads = Threads(app, keep=True)
-    app.config["CRONJOBS_LEASE"] = 600  # None ends while a test goes on.
+    app.config["CRONJOBS_LEASE"] = 600  # No thread may end while a test runs.
     yield threads
     threads.close()
     forget_kept_connections()
@@ -30,7 +30,7 @@ def forget_kept_connections() -> None:
 
 @pytest.fixture
 def far(executor: Threads, context: None, jobs: CronJobs) -> Any:
-    """A task of that queue; it returns its argument."""
+    """A task of that queue, which returns its argument."""
 
     @jobs.task(queue="far")
     def far(value: int = 0) -> int:

@@ -39,7 +39,7 @@ def expire(db: SQLAlchemy) -> None:
 def test_a_message_that_comes_twice_runs_once(
     far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And that is no news."""
+    """This is normal, so it is not logged."""
     run = far.enqueue()
     jobs.tick()
     for _ in range(3):
@@ -55,13 +55,13 @@ def test_a_lost_message_comes_back_by_lease_and_counts_no_attempt(
     run = far.enqueue()
     jobs.tick()
     jobs.tick()
-    assert len(executor.sent) == 1  # Its lease has not ended.
+    assert len(executor.sent) == 1  # The lease has not ended.
     expire(db)
     report = jobs.tick()
     assert (report.reclaimed, report.failed) == (0, 0)
     assert len(executor.sent) == 2
     assert loaded(db, run).attempts == 1
-    executor.deliver(executor.sent[0])  # It comes late, and its token is gone.
+    executor.deliver(executor.sent[0])  # The message comes late, and its token is gone.
     assert executor.results() == [None]
     assert handed_to(loaded(db, run).locked_by) == "celery"
     executor.deliver(executor.sent[1])
@@ -150,7 +150,7 @@ def test_a_concurrency_key_is_held_in_the_broker(
 def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(
     far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And when it answers at last, the thread that was left hands nothing more on."""
+    """When the broker finally answers, the abandoned thread hands nothing more on."""
     answers, counts = threading.Event(), list[int]()
 
     def send(queue: str, claims: Sequence[Claim]) -> None:
@@ -182,7 +182,7 @@ def test_a_queue_that_is_worked_on_gets_more_than_the_limit_in_one_tick(
 def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
     far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy host each tick may be so slow: then no run would ever begin."""
+    """On a busy host every tick may be this slow: then no run would ever begin."""
     slow = "flask_cronjobs.core.tick.sync_definitions"
     monkeypatch.setattr(slow, lambda *args: time.sleep(0.05))
     far.enqueue()

@@ -1,4 +1,4 @@
-"""Which messages of a broker begin a run: what another app, a forger or a reader of pages sends."""
+"""Which messages in a broker begin a run: an app, a forger or a reader of pages sends them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from tests.postgres import Server
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process warn, whatever it has said in the last minute."""
+    """Forget what this process has warned of in the last minute."""
     monkeypatch.setattr(executor_worker, "_refused", Throttle())
 
 
 @pytest.fixture
 def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A second database of the same kind."""
+    """The URL of a second database of the same kind."""
     if database_url.startswith("sqlite"):
         yield f"sqlite:///{tmp_path / 'other.sqlite'}"
         return
@@ -47,7 +47,7 @@ def other_url(database_url: str, tmp_path: Path, request: pytest.FixtureRequest)
 
 @pytest.fixture
 def other(other_url: str) -> Iterator[Flask]:
-    """An app of somebody else, with a queue of the same name and a database of its own."""
+    """Another owner's app, with a queue of the same name and its own database."""
     app = Flask("other")
     app.config["SQLALCHEMY_DATABASE_URI"] = other_url
     db = SQLAlchemy(app)
@@ -88,7 +88,7 @@ def test_a_message_of_another_database_is_refused_and_told(
     assert f"message of the run {run.id}" in line
     assert "another database" in line
     assert "queues, of its own" in line
-    executor.deliver(message)  # Its owner begins it all the same.
+    executor.deliver(message)  # The owner's worker begins it all the same.
     assert executor.results() == ["succeeded"]
 
 
@@ -168,7 +168,7 @@ def test_the_token_of_one_handed_run_begins_no_other(
 def test_the_token_of_a_run_at_work_is_not_traded(
     paused: bool, executor: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
 ) -> None:
-    """Also not to release it, as a message of a paused task is."""
+    """It is not traded for a release either, as the token of a paused task's message is."""
     started, goes_on = threading.Event(), threading.Event()
     calls: list[None] = []
 
@@ -204,10 +204,10 @@ def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
     app: Flask, jobs: CronJobs, other: Flask
 ) -> None:
     for each in (app, other):
-        state_of(each).pids[:] = [0]  # As if another process had made it.
+        state_of(each).pids[:] = [0]  # This simulates apps that another process made.
         with each.app_context():
             engine = each.extensions["sqlalchemy"].engine
-            engine.dispose()  # Nobody else closes what is forgotten here.
+            engine.dispose()  # Nothing else closes what is forgotten here.
             before = engine.pool
             perform(1, "gone")
             assert engine.pool is not before
@@ -217,7 +217,7 @@ def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
 def test_messages_whose_tokens_are_gone_make_one_connection(
     far: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a broker has lost time, there may be hundreds of them before the first good one."""
+    """If a broker was away, hundreds of them may come before the first good one."""
     calls: list[None] = []
 
     def count(*given: Any) -> Any:

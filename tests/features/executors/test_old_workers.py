@@ -1,4 +1,4 @@
-"""A worker of Celery whose code is older than that of the ticks does not stop its queue."""
+"""A worker of Celery with older code than the ticks does not stop its queue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def old_app(app: Flask) -> Iterator[Flask]:
 
 
 def refuse(executor: Threads, old_app: Flask, jobs: CronJobs) -> None:
-    """Tick, and let workers of old code begin what was handed on."""
+    """Tick, and let workers with old code begin what was handed on."""
     executor.app = old_app
     jobs.tick()
     for claim in executor.sent:

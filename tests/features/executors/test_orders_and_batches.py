@@ -36,7 +36,7 @@ class Ledger:
 def assert_it_gives_way(
     first: int, second: int, ledger: Ledger, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """The second run waits in the broker, and the first has come back."""
+    """Check a second run that waits in the broker, after the first has come back."""
     assert [run.id for run in executor.sent] == [second]
     executor.deliver(executor.sent[0])
     assert executor.results() == [None]
@@ -70,7 +70,7 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
 ) -> None:
     ledger = Ledger(jobs)
     first = ledger.book.enqueue().id
-    with app.app_context():  # Another session.
+    with app.app_context():  # This is another session.
         second = ledger.book.using(commit=True).enqueue().id
     jobs.tick()
     db.session.commit()
@@ -80,7 +80,7 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
 def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever ended that one has looked before the claim was committed, and found nothing."""
+    """The worker that ended that one looked before the claim was committed, and found nothing."""
     ledger = Ledger(jobs)
     first, second = ledger.book.using(commit=True).enqueue_many([{}, {}])
     jobs.tick()
@@ -100,7 +100,7 @@ def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
         return answer
 
     monkeypatch.setattr(claims, "record_and_claim", claim)
-    monkeypatch.setattr(claims.Openings, "mend", lambda keys: False)  # Of an idle worker.
+    monkeypatch.setattr(claims.Openings, "mend", lambda keys: False)  # An idle worker mends.
     jobs.tick()
     assert [run.id for run in executor.sent] == [first, second]
 
@@ -135,7 +135,7 @@ def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
 def test_runs_are_handed_on_at_their_rate(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """And a run that has begun there can hold the whole key back."""
+    """A run that has begun there can hold the whole key back."""
     starts: list[int] = []
 
     @jobs.task(queue="far", rate="1/minute", burst=2)

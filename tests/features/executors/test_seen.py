@@ -1,4 +1,4 @@
-"""What pages, commands, health, metrics and the doctor say of runs that are handed on."""
+"""How pages, commands, health, metrics and the doctor show runs that are handed on."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_without_celery_doctor_and_ticks_say_what_to_do(
     "value", ["redis://:s3cret@mq", {"far": "redis://:s3cret@mq"}, {"far": {"password": "s3cret"}}]
 )
 def test_a_refused_executor_is_not_shown(value: object, app: Flask) -> None:
-    """It may hold a password."""
+    """Its text may contain a password."""
     from flask_cronjobs import ConfigError
 
     app.config["CRONJOBS_EXECUTORS"] = value

@@ -1,4 +1,4 @@
-"""What stands for Celery in tests: a pool of threads in this process."""
+"""A pool of threads in this process that replaces Celery in tests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flask_cronjobs.types import Claim
 
 
 class Threads:
-    """Executes runs in threads; or keeps them, as a broker does.
+    """Executes runs in threads, or keeps them as a broker does.
 
-    :ivar sent: all that was sent.
-    :ivar away: what `send` raises, if anything.
-    :ivar problems: what `check` finds.
+    :ivar sent: everything that was sent.
+    :ivar away: the error that `send` raises, if any.
+    :ivar problems: the problems that `check` finds.
     """
 
     def __init__(self, app: Flask, keep: bool = False) -> None:
@@ -51,12 +51,12 @@ class Threads:
         self._futures.append(self._pool.submit(self._perform, claim))
 
     def results(self) -> list[str | None]:
-        """What came of all that was delivered so far."""
+        """Return the results of everything that was delivered so far."""
         wait(self._futures)
         return [future.result() for future in self._futures]
 
     def close(self) -> None:
-        """End the threads, and close their connections, which records of the log may hold."""
+        """End the threads, and close their connections, which log records may hold."""
         self._pool.shutdown()
         for books in self._kept:
             books.close()

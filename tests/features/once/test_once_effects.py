@@ -1,4 +1,4 @@
-"""The marks of effects: who may do one, and what stands for it."""
+"""The marks of effects: who may perform one, and which result it has."""
 
 from __future__ import annotations
 

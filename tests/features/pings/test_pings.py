@@ -1,4 +1,4 @@
-"""Pings: a monitor is told how a definition's runs go, and holds up none of them."""
+"""A monitor is pinged about a definition's runs, and delays none of them."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ class TestSecrecy:
 
 
 class TestPing:
-    """One ping, whoever sends it."""
+    """These hold for every ping."""
 
     def test_it_asks_for_the_path_and_the_query(self, monitor: Monitor) -> None:
         ping(None)
@@ -286,7 +286,7 @@ class TestPing:
 
 
 class TestPingOfTicks:
-    """``CRONJOBS_PING_URL``: a tick that did its work pings, and silence is the alarm."""
+    """With ``CRONJOBS_PING_URL``, a tick that did its work pings, and silence is the alarm."""
 
     @pytest.fixture
     def app(self, app: Flask, monitor: Monitor) -> Flask:

@@ -1,4 +1,4 @@
-"""A webhook is told what begins to need a person, and what ends."""
+"""A webhook reports what begins to need a person, and what ends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEAD = "tests: 1 run ended dead in the last 24 h"
 
 @pytest.fixture
 def told(jobs: CronJobs, state: State, monitor: Monitor) -> Any:
-    """Run a tick, and return the lines that the webhook was told."""
+    """Run a tick, and return the lines that the webhook got."""
     object.__setattr__(state.settings, "alert_url", f"{monitor.url}hook?secret")
 
     def tick() -> list[str]:

@@ -19,7 +19,7 @@ AGAIN = Retry(max_attempts=3, base=0.0, jitter=False)
 
 
 def refuse_early_starts(db: Any, period: float, burst: int = 1) -> None:
-    """Fail if attempts began, the latest of each run, that were too early."""
+    """Fail if the latest attempts of the runs began too early."""
     starts = db.session.scalars(select(JobRun.started_at).where(JobRun.started_at.is_not(None)))
     refuse_too_early(sorted(starts), period, burst)
 

@@ -1,4 +1,4 @@
-"""Rate limits: runs wait for starts, and a claim takes them."""
+"""Runs at a rate wait for starts, and a claim takes them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.marks import on_postgresql
 from tests.plans import sent_by
 from tests.rows import ago
 
-#: A hundred a minute.
+#: A hundred starts a minute.
 HUNDRED = Rate(timedelta(seconds=0.6))
 
 
 def waiting(kit: Kit, key: str = "key", number: int = 1, **values: Any) -> list[int]:
-    """So many due runs that wait for their rate."""
+    """Insert *number* due runs that wait for their rate; return their ids."""
     return kit.runs(number, rate_key=key, rate_mark="waits", **values)
 
 
@@ -34,7 +34,7 @@ def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Starts:
 
 
 def spent(kit: Kit, claims: Sequence[Claim], rate: Rate = HUNDRED) -> list[int]:
-    """Take starts; the runs that got none."""
+    """Take starts; return the runs that got none."""
     return [*rates.spend(kit.books, {"task": rate}, claims)]
 
 
@@ -49,7 +49,7 @@ def tat(kit: Kit) -> datetime:
 
 
 def taken(kit: Kit, ahead: float, key: str = "key") -> None:
-    """Let the key's next start come in *ahead* seconds."""
+    """Set the key's next start to *ahead* seconds from now."""
     kit.sql(
         "INSERT INTO job_rates (key, tat, period, burst) VALUES (:key, :tat, 0.6, 1)",
         key=key,
@@ -73,7 +73,7 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
 
 
 def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
-    """In one statement, whose rows say which keys it has moved."""
+    """One statement moves the keys, and its rows say which ones."""
     for key in "abc":
         kit.runs(2, rate_key=key)
     rate = HUNDRED._replace(burst=2)
@@ -123,7 +123,7 @@ def test_runs_of_a_busy_key_do_not_keep_others_from_starts_however_many(
     waiting(kit, number=150, priority=priority, **busy)
     mine = waiting(kit, number=3)
     opened(kit, HUNDRED._replace(burst=2))
-    # The first one may do no more than park what is in front.
+    # The first claim may only park the runs at the front.
     claimed = kit.claim_ids(side_by_side=True) or kit.claim_ids(side_by_side=True)
     assert claimed == mine[:2]
 
@@ -155,7 +155,7 @@ def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> No
 def test_change_of_the_rate_counts_from_the_last_attempt(
     kit: Kit, period: float, starts: int
 ) -> None:
-    """Not from when the old rate would have let the next one begin."""
+    """It does not count from the time at which the old rate would have allowed the next start."""
     taken(kit, 0.5)
     kit.sql("UPDATE job_rates SET period = 60")
     waiting(kit)
@@ -169,7 +169,7 @@ def test_change_of_the_rate_counts_from_the_last_attempt(
 def test_rate_that_a_deploy_makes_faster_holds_at_once(
     kit: Kit, period: float, starts: int
 ) -> None:
-    """Also if the burst of the old one is used up: what is ahead becomes as short as its period."""
+    """If the old burst is used up, the wait becomes as short as the new period."""
     kit.runs(10, rate_key="key")
     assert not spent(
         kit, kit.claim(limit=10, side_by_side=True), Rate(timedelta(minutes=1), burst=10)
@@ -240,7 +240,7 @@ def test_two_claims_at_once_never_take_the_same_slot(kit: Kit) -> None:
 def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One look goes so far, and the next one on from there, until all are seen."""
+    """Each round continues where the last one stopped, until all keys are checked."""
     monkeypatch.setattr(rates, "_READS_A_LOOK", 1)
     monkeypatch.setattr(rates, "GROUPS_READ", 3)
     rates._groups.cache_clear()

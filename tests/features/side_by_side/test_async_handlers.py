@@ -1,4 +1,4 @@
-"""Async handlers are at work side by side, each as if it were by itself."""
+"""Async handlers run side by side, each as if it were alone."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.usefixtures("context")
 
 
 class Crowd:
-    """Counts the handlers that are at work at once."""
+    """Counts the handlers that run at the same time."""
 
     def __init__(self) -> None:
         self.now: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
 
     async def visit(self, name: str, seconds: float = 0.03) -> None:
-        """Be at work for a while."""
+        """Stay in the handler for a while."""
         for key in (name, "all"):
             self.now[key] += 1
             self.most[key] = max(self.most[key], self.now[key])
@@ -359,7 +359,7 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: 
 def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt has lost its lease and goes on; both end at once."""
+    """The first attempt has lost its lease and continues; both end at once."""
     attempts: list[int] = []
     ended: list[tuple[str, int]] = []
     collect = HeldRuns.collect
@@ -375,7 +375,7 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     async def it() -> None:
         attempts.append(current_run.attempt)
         if len(attempts) == 1:
-            with db.engine.begin() as connection:  # As if its lease had run out.
+            with db.engine.begin() as connection:  # This simulates a lease that has run out.
                 connection.execute(
                     update(JobRun).values(status="failed", locked_by=None, locked_until=None)
                 )
@@ -397,7 +397,7 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
 
 @on_sqlite
 def test_others_get_their_turn_in_the_order_of_the_queue(app: Flask, jobs: CronJobs) -> None:
-    """An async backlog takes longer than a turn; the plain run is first in the queue by then."""
+    """The async backlog takes longer than a turn; by then the plain run is first in the queue."""
     limit(app, 4)
     order: list[str] = []
 

@@ -1,4 +1,4 @@
-"""FAULTS: nothing in a step's commit waits where neither an interruption nor the loop gets on."""
+"""FAULTS: no wait in a step's commit blocks an interruption or a lost lease."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.rows import the_run
 Tick = Callable[[], TickReport]
 pytestmark = pytest.mark.usefixtures("table")
 
-#: When an open transaction ends by itself, in seconds: so that no fault hangs the tests.
+#: When an open transaction ends without help, in seconds, so that no fault hangs the tests.
 LONG = 15.0
 ROW = "SELECT id FROM job_runs WHERE id = 1 FOR UPDATE"
 SIGNAL = (
@@ -34,7 +34,7 @@ SIGNAL = (
 
 
 class Locker:
-    """Somebody's transaction."""
+    """Another client's transaction."""
 
     def __init__(self, db: SQLAlchemy) -> None:
         self.engine = db.engine
@@ -43,7 +43,7 @@ class Locker:
         self.late = False
 
     def lock(self, statement: str) -> None:
-        """Lock something until `ended` is set."""
+        """Hold a lock until `ended` is set."""
         self._thread = threading.Thread(target=self._hold, args=(statement,))
         self._thread.start()
         assert self._locked.wait(LONG)
@@ -55,7 +55,7 @@ class Locker:
             self.late = not self.ended.wait(LONG)
 
     def end(self) -> None:
-        """End it."""
+        """End the transaction."""
         self.ended.set()
         self._thread.join()
 
@@ -125,7 +125,7 @@ def test_a_step_whose_row_is_locked_can_be_interrupted(
         locker.lock(SIGNAL)
         jobs.wait("approved", 60)
 
-    def end(*_: object) -> None:  # Its outcome can be written then.
+    def end(*_: object) -> None:  # From then on, its outcome can be written.
         locker.ended.set()
 
     event.listen(db.session.session_factory.class_, "after_soft_rollback", end)
@@ -167,7 +167,7 @@ def test_an_atomic_handler_whose_row_is_locked_commits_once_it_is_free(
 def test_the_commit_of_a_step_waits_for_locks_as_the_app_has_set_it(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    """A hook of the app's, or a deferred constraint, may wait there."""
+    """The wait may come from a hook of the app's, or from a deferred constraint."""
     with db.engine.begin() as connection:
         for statement in (
             "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -224,7 +224,7 @@ def test_a_statement_of_a_step_that_hangs_is_cancelled(
 
 @contextmanager
 def losing_the_answer(db: SQLAlchemy) -> Iterator[Callable[[], None]]:
-    """Break the connection behind the commit of the next step."""
+    """Break the connection after the commit of the next step."""
     dialect: Any = db.engine.dialect
     commit = dialect.do_commit
     interrupted: list[str] = []
@@ -261,7 +261,7 @@ def raise_in_hook(db: SQLAlchemy) -> None:
 def test_an_attempt_whose_step_is_committed_goes_on_though_the_answer_is_lost(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue, how: str, kind: str, fails: bool
 ) -> None:
-    """It has advanced, so it does not count, whatever comes behind."""
+    """The attempt has advanced, so it does not count, whatever follows."""
     calls: list[str] = []
 
     def close() -> list[str]:

@@ -1,4 +1,4 @@
-"""FAULTS: durable steps that work for longer than a lease, or for longer than a deploy lasts."""
+"""FAULTS: durable steps that run for longer than a lease, or during several deploys."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_heartbeats_go_on_while_a_step_works(
     state: State, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue,
     monkeypatch: pytest.MonkeyPatch, writes: str,
 ) -> None:  # fmt: skip
-    """Since nobody has locked the run's row. On SQLite, whoever has written locks out everybody."""
+    """Nobody has locked the run's row. On SQLite, a writer locks out everybody."""
     object.__setattr__(state.settings, "lease", 2)
-    # As for a lease of usual length, beside which both are short.
+    # A lease of usual length would behave like this; both times here are short.
     monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
     monkeypatch.setattr(options, "RETRY_FOR", 0.1)
     leases: list[Any] = []
@@ -71,9 +71,9 @@ def test_heartbeats_go_on_while_a_step_works(
 def code_of(
     jobs: CronJobs, db: SQLAlchemy, version: str, *names: str
 ) -> tuple[Callable[[], list[object]], list[str]]:
-    """A handler of steps with these names, which returns their results; and what it has done.
+    """Return a handler of steps with these names, which returns their results, and its log.
 
-    One whose name begins with ``invoices`` is a loop over three ids, one a chunk.
+    A name that begins with ``invoices`` is a loop over three ids, one per chunk.
     """
     did: list[str] = []
 
@@ -129,7 +129,7 @@ def test_a_run_in_the_middle_goes_on_with_changed_code_by_the_names_of_its_steps
     results = cast("list[str]", run.result)
     assert run.attempts == 1
     assert [result for result in results if "totals" in result] == ([totals] if totals else [])
-    # What is not asked for any more stays as it was.
+    # A step that no code asks for any more stays as it was.
     finished = dict(steps(db, JobStep.name, JobStep.finished_at.is_not(None)))
     wanted_names = set(names.split())
     assert finished == {

@@ -1,4 +1,4 @@
-"""FAULTS: durable steps: work and row in one commit, done once whichever attempt goes on."""
+"""FAULTS: a step's work and row are one commit, done once whichever attempt continues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def steps(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
 
 
 def booking(db: SQLAlchemy, *labels: str) -> Callable[[], list[str]]:
-    """Work of a step."""
+    """Return the work of a step."""
 
     def book() -> list[str]:
         for label in labels:
@@ -67,7 +67,7 @@ def test_a_step_that_has_ended_is_not_called_again(
 def test_a_step_writes_its_row_and_looks_at_its_run_behind_its_work_and_nothing_before(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform
 ) -> None:
-    """In the transaction of its work; what it knows of earlier attempts was read once."""
+    """Everything is in the transaction of the work; earlier attempts' steps were read once."""
     ops: list[object] = []
 
     def see(_: object, __: object, statement: str, *rest: object) -> None:
@@ -153,7 +153,7 @@ def test_a_step_does_not_end_the_transaction(
 
 
 def chunks_of(size: int, last: int, seen: list[object]) -> Callable[[Any], list[int]]:
-    """The ids 1 to *last*, so many at a time."""
+    """Yield the ids 1 to *last* in chunks."""
 
     def next_ids(after: int | None) -> list[int]:
         seen.append(after)
@@ -190,7 +190,7 @@ def test_chunks_go_on_behind_the_last_that_has_ended(
 def test_a_chunk_that_is_left_is_rolled_back_and_not_finished(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, how: str, is_async: bool
 ) -> None:
-    """At once, so that the next step can begin, also in an async handler."""
+    """It happens at once, so that the next step can begin, also in an async handler."""
     find = chunks_of(2, 5, [])
 
     def next_ids(after: int | None) -> list[int]:
@@ -394,7 +394,7 @@ def test_steps_are_for_runs_alone(jobs: CronJobs, perform: Perform) -> None:
 
 
 def three_steps(jobs: CronJobs, db: SQLAlchemy, between: Callable[[], object]) -> Any:
-    """A handler of a step and two chunks."""
+    """A handler with one step and two chunks."""
 
     def close() -> str:
         jobs.step("totals", booking(db, "totals"))
@@ -409,14 +409,14 @@ def three_steps(jobs: CronJobs, db: SQLAlchemy, between: Callable[[], object]) -
 def test_a_tick_past_its_budget_gives_the_run_back_at_the_end_of_a_step(
     db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue
 ) -> None:
-    """And so it goes on from tick to tick, without an attempt that counts."""
+    """The run continues from tick to tick, and no attempt counts."""
     enqueue(three_steps(jobs, db, lambda: None))
     for expected in (["totals"], ["[1]", "totals"], ["[1]", "[2]", "totals"]):
         report = jobs.tick(budget=0)
         assert (report.released, labels(db)) == (1, expected)
         run = the_run(db)
         assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
-    assert jobs.tick(budget=0).released == 1  # The end of the chunks.
+    assert jobs.tick(budget=0).released == 1  # The chunks have ended.
     assert jobs.tick(budget=0).succeeded == 1
     assert the_run(db).attempts == 1
 
@@ -453,7 +453,7 @@ def test_a_cancel_takes_effect_at_the_end_of_a_step(
 def test_an_attempt_that_has_finished_a_step_does_not_count(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    """Neither do those before it, and the delay begins anew."""
+    """Earlier attempts do not count either, and the delay starts again."""
     fails, attempts = iter([True, False, True, True, False]), list[int]()
 
     def delay(attempt: int, error: BaseException) -> float:

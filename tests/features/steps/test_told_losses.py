@@ -1,4 +1,4 @@
-"""FAULTS: what a handler loses by a slip with steps, signals and batches is told, never silent."""
+"""FAULTS: work that a handler loses by misusing steps, signals or batches is always reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IN_ORDER: list[Any] = [[1, 2, 3], ["a", "B"], ["10", "9"], [[1, "b"], [2, "a"]],
 def test_ids_that_do_not_ascend_are_refused(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, chunks: list[Any], told: str | None
 ) -> None:
-    """Others would be passed over. The order of texts is the database's, so it is not guessed."""
+    """Others would be skipped. The order of texts is the database's, so it is not guessed."""
 
     def find(after: Any) -> list[Any]:
         if after is None:
@@ -66,7 +66,7 @@ def test_ids_that_do_not_ascend_are_refused(
 def test_texts_in_an_order_of_the_database_s_own_are_judged_by_the_function(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, is_ordered: bool, is_async: bool
 ) -> None:
-    """Where Python has another order, it is asked what comes behind the first id of a chunk."""
+    """If Python has another order, the function is asked what follows the first id of a chunk."""
     order = "lower(name)" if is_ordered else "number"
     db.session.execute(text("CREATE TABLE people (number integer, name text)"))
     for number, name in enumerate(["Dan", "al", "Cy", "bo", "Eve", "fay"]):
@@ -257,7 +257,7 @@ def test_a_signal_by_another_name_than_the_run_waits_for_is_not_sent(
         return jobs.wait("paid", timeout=3600)
 
     (run_id,) = enqueue(order)
-    assert jobs.signal(run_id, "paid")  # It does not wait yet.
+    assert jobs.signal(run_id, "paid")  # The run does not wait yet.
     db.session.rollback()
     tick()
     assert not jobs.signal(run_id, "approved2")

@@ -1,4 +1,4 @@
-"""FAULTS: a run that sleeps or waits for a signal holds no worker, and goes on behind that line."""
+"""FAULTS: a run that sleeps or waits for a signal holds no worker, and continues afterwards."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_time_of_a_sleep_begins_once(
 def test_a_run_says_what_it_waits_for_whatever_was_before(
     db: SQLAlchemy, jobs: CronJobs, state: State, tick: Tick, enqueue: Enqueue
 ) -> None:
-    """Behind a failed attempt it sleeps; behind another one it waits for its retry, and not on."""
+    """After a failed attempt it sleeps; after another one it only waits for its retry."""
     fails = [True, False, True]
 
     def remind() -> None:
@@ -122,20 +122,20 @@ def test_a_signal_lets_the_run_go_on_that_waits_for_it(
     assert the_run(db).run_at > now() + HOUR / 2
     assert jobs.signal(run_id, "approved", {"by": ["ann"]})
     db.session.rollback()
-    assert tick().attempts == 0  # It was sent with what is rolled back.
+    assert tick().attempts == 0  # The signal was rolled back.
     assert jobs.signal(the_run(db), "approved", {"by": ["eve"]})
     db.session.commit()
-    assert not jobs.signal(run_id, "approved", {"by": ["bob"]})  # The first wins.
+    assert not jobs.signal(run_id, "approved", {"by": ["bob"]})  # The first signal wins.
     db.session.commit()
     assert tick().succeeded == 1
     assert the_run(db).result == [{"by": ["eve"]}, 1]
-    assert not jobs.signal(run_id, "approved")  # It has ended.
+    assert not jobs.signal(run_id, "approved")  # The run has ended.
 
 
 def test_a_signal_may_come_before(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    """It does not make the run due that does not wait for it."""
+    """A signal does not make a run due that does not wait for it."""
     (run_id,) = enqueue(waits(jobs))
     db.session.execute(update(JobRun).values(run_at=now() + HOUR, idempotency_key="order 7"))
     assert jobs.signal("order 7", "approved")
@@ -160,7 +160,7 @@ def test_a_signal_that_does_not_come_in_time_is_none(
     tick()
     with travel(timedelta(seconds=60)):
         assert tick().failed == 1
-        assert not jobs.signal(run_id, "approved")  # The attempt has seen that none came.
+        assert not jobs.signal(run_id, "approved")  # The attempt has seen that no signal came.
         db.session.commit()
     with travel(HOUR):
         tick()
@@ -172,7 +172,7 @@ def test_a_signal_is_not_lost_that_comes_while_the_wait_begins(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue,
     monkeypatch: pytest.MonkeyPatch, moment: str,
 ) -> None:  # fmt: skip
-    """When the attempt has read its steps; or has written that it waits, and runs still."""
+    """The attempt has read its steps, or has written that it waits, and is still running."""
     (run_id,) = enqueue(waits(jobs))
 
     def send(point: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests of arguments run on SQLite; those marked `on_both` on PostgreSQL as well."""
+"""Tests of arguments run on SQLite; those marked `on_both` also run on PostgreSQL."""
 
 from tests.marks import sqlite_unless_marked
 

@@ -1,4 +1,4 @@
-"""Arguments with types: checked and encoded at the enqueue, decoded before the call."""
+"""Typed arguments are checked and encoded when enqueued, and decoded before the call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("context")
 
 
 class Kind(Enum):
-    """What to send."""
+    """The kinds of messages to send."""
 
     SHORT = "short"
     LONG = "long"
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 @dataclass
 class Order:
-    """What is bought."""
+    """An order of a shop."""
 
     id: int
     due: date | None = None
@@ -44,7 +44,7 @@ class Order:
 
 @dataclass
 class Parcel:
-    """Names what is not there yet."""
+    """A class that names a type which does not exist yet."""
 
     size: NotYet
 
@@ -69,7 +69,7 @@ STORED: dict[str, Any] = {
 
 @pytest.fixture
 def seen() -> list[dict[str, Any]]:
-    """What handlers were called with."""
+    """The arguments with which handlers were called."""
     return []
 
 
@@ -187,11 +187,11 @@ def test_stored_payload_that_does_not_fit_fails_the_attempt_with_field_and_run(
 
 
 class Base(DeclarativeBase):
-    """Of the one model."""
+    """The base class of the one model."""
 
 
 class User(Base):
-    """A row."""
+    """A model."""
 
     __tablename__ = "user"
     id: Mapped[int] = mapped_column(primary_key=True)

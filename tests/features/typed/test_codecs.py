@@ -24,26 +24,26 @@ from flask_cronjobs.features.typed.codecs import ANY, Misfit, _of_class, at, cod
 
 
 class Color(Enum):
-    """Is stored by its values."""
+    """An enum stored by its values."""
 
     RED = "red"
     BLUE = "blue"
 
 
 class Size(Enum):
-    """Is stored by its names."""
+    """An enum stored by its names."""
 
     SMALL = (1, 2)
 
 
 class Level(IntEnum):
-    """Is stored as a number."""
+    """An enum stored as a number."""
 
     LOW = 1
 
 
 class Right(IntFlag):
-    """Has values that are no members."""
+    """A flag with values that are no members."""
 
     READ = 1
     WRITE = 2
@@ -51,7 +51,7 @@ class Right(IntFlag):
 
 @dataclass
 class Node:
-    """Has itself inside."""
+    """A class that contains itself."""
 
     day: date
     amount: Decimal = Decimal(0)
@@ -60,7 +60,7 @@ class Node:
 
 @dataclass
 class Chain:
-    """Counts how often it is made."""
+    """A class that counts its instances."""
 
     made: ClassVar[int] = 0
     day: date
@@ -72,7 +72,7 @@ class Chain:
 
 @dataclass
 class Card:
-    """Says a value in an error."""
+    """A class whose error quotes a value."""
 
     number: str
 
@@ -89,7 +89,7 @@ class Left:
 
 @dataclass
 class Right_:
-    """Likewise."""
+    """Contains itself or `Left`."""
 
     below: Left | Right_ | None = None
 
@@ -112,10 +112,10 @@ class Metadata:
 
 
 class Plain:
-    """Is no dataclass."""
+    """A class that is no dataclass."""
 
 
-#: As values: mypy would read ``list[below]`` as a type.
+#: These are values, since mypy would read ``list[below]`` as a type.
 _LIST, _DICT, _TUPLE, _ANNOTATED = (cast("Any", kind) for kind in (list, dict, tuple, Annotated))
 ShopId = NewType("ShopId", int)
 
@@ -202,11 +202,11 @@ def test_time_that_comes_twice_in_its_zone_is_taken() -> None:
 
 
 class Base(DeclarativeBase):
-    """Of the one model."""
+    """The base class of the one model."""
 
 
 class User(Base):
-    """A row."""
+    """A model."""
 
     __tablename__ = "user"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -214,7 +214,7 @@ class User(Base):
 
 @dataclass
 class Odd:
-    """Takes more than an instance tells."""
+    """A class whose constructor takes more than an instance has."""
 
     a: int
     b: InitVar[int]
@@ -339,7 +339,7 @@ def test_no_message_of_a_class_or_a_validator_tells_a_value() -> None:
 
 
 def _twins(levels: int) -> Any:
-    """Unions of two, each with such a union in both."""
+    """Return nested unions of two, each with such a union in both members."""
     below: Any = int
     for _ in range(levels):
         below = make_dataclass("A", [("below", below)]) | make_dataclass("B", [("below", below)])
@@ -382,7 +382,7 @@ def test_unions_that_are_told_apart_at_once_are_taken() -> None:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Counts how often it is made."""
+    """A class that counts its instances."""
 
     made: ClassVar[int] = 0
     number: int
@@ -396,11 +396,11 @@ def _pydantic_model(below: Any) -> Any:
 
 
 def _typed_dict(name: str, fields: dict[str, Any]) -> Any:
-    # Before Python 3.12, pydantic takes no other.
+    # Before Python 3.12, pydantic accepts no other.
     return pytest.importorskip("typing_extensions").TypedDict(name, fields)
 
 
-#: Types with another one inside, and a value of theirs.
+#: Types that contain another one, with a value of each.
 AROUND: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "list": (lambda below: _LIST[below], lambda below: [below]),
     "dict": (lambda below: _DICT[str, below], lambda below: {"a": below}),
