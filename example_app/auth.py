@@ -38,8 +38,8 @@ def current_user() -> User | None:
     if "user" not in g:
         now = datetime.now(timezone.utc)
         query = select(User).join(Session, Session.user_id == User.id)
-        held = query.where(Session.id == session.get("id"), Session.expires_at > now)
-        g.user = db.session.scalars(held).one_or_none()
+        with_session = query.where(Session.id == session.get("id"), Session.expires_at > now)
+        g.user = db.session.scalars(with_session).one_or_none()
     user: User | None = g.user
     return user
 
@@ -53,8 +53,8 @@ def check_password(email: str, password: str) -> User | None:
     """Return the user with *email* if *password* is theirs, otherwise None."""
     user = find_user(email)
     # An unknown address takes as long as a wrong password, so that the time does not reveal users.
-    known = check_password_hash(user.password_hash if user else _nobody(), password)
-    return user if known else None
+    matches = check_password_hash(user.password_hash if user else _nobody(), password)
+    return user if matches else None
 
 
 def start_session(user: User) -> None:

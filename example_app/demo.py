@@ -39,8 +39,8 @@ def main() -> None:
     )
     folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob("demo.sqlite*"):
-        left.unlink()
+    for old_file in folder.glob("demo.sqlite*"):
+        old_file.unlink()
     url = f"sqlite:///{folder / 'demo.sqlite'}"
     with Mailbox() as mailbox:
         mailbox.answers[GRUMPY] = ["451 4.3.0 Try again later"]
@@ -156,8 +156,8 @@ class Demo:
     def one_is_charged(self) -> bool:
         """Return whether the first charge is done, and recorded as done."""
         with self.app.app_context():
-            done = select(JobEffect.key).where(JobEffect.state == "done")
-            return any(key.startswith("invoice_charge:") for key in db.session.scalars(done))
+            keys_done = select(JobEffect.key).where(JobEffect.state == "done")
+            return any(key.startswith("invoice_charge:") for key in db.session.scalars(keys_done))
 
     def keep_the_ledger(self) -> None:
         """Pay Ada's open invoices, and show the lines of her ledger."""
@@ -213,13 +213,13 @@ class Demo:
     def flask(self, *arguments: str) -> None:
         """Print a flask command, run it, and print its output."""
         print(f"$ flask {' '.join(arguments)}", flush=True)
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "flask", *arguments],
             cwd=ROOT, env=self.environment, text=True, capture_output=True,
         )  # fmt: skip
-        print(done.stdout, end="")
-        if done.returncode:
-            sys.exit(f"{done.stderr}flask {' '.join(arguments)} ended with {done.returncode}.")
+        print(result.stdout, end="")
+        if result.returncode:
+            sys.exit(f"{result.stderr}flask {' '.join(arguments)} ended with {result.returncode}.")
 
 
 def put_back(period: timedelta) -> None:

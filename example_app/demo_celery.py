@@ -38,8 +38,8 @@ def main() -> None:
     )
     folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob("demo.sqlite*"):
-        left.unlink()
+    for old_file in folder.glob("demo.sqlite*"):
+        old_file.unlink()
     url = f"sqlite:///{folder / 'demo.sqlite'}"
     with Mailbox() as mailbox, redis_server(folder) as broker:
         mailbox.answers[GRUMPY] = ["451 4.3.0 Try again later"]

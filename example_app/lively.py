@@ -113,8 +113,8 @@ def _fate(
         ("refresh_cache", 6): {"attempts": 3},
         ("refresh_cache:lagos", 2): {"status": "cancelled", "last_error": "cancelled by ada"},
     }
-    usual = {"status": "succeeded", "attempts": 1, "started_at": started, "finished_at": ended}
-    return _even(usual | fates.get((name, back), {}))
+    defaults = {"status": "succeeded", "attempts": 1, "started_at": started, "finished_at": ended}
+    return _even(defaults | fates.get((name, back), {}))
 
 
 def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -284,9 +284,9 @@ def _closing_month(now: datetime) -> JobRun:
     """Return a run at work in steps, at its second attempt, since a deploy ended the first."""
     begun, again = now - timedelta(minutes=11), now - timedelta(minutes=6)
     run = _running(again) | {"started_at": again, "attempts": 2, "label": "month 2026-10"}
-    shown = {"progress": 0.41, "progress_message": "820 of 2,000 users"}
+    progress = {"progress": 0.41, "progress_message": "820 of 2,000 users"}
     due = begun - timedelta(seconds=40)
-    return JobRun(**_run("close_month", due, payload={"month": "2026-10"}) | run | shown, id=101)
+    return JobRun(**_run("close_month", due, payload={"month": "2026-10"}) | run | progress, id=101)
 
 
 def _steps_of_month(now: datetime) -> Iterator[Any]:

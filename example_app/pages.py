@@ -87,16 +87,16 @@ def sign_up() -> ResponseReturnValue:
     return redirect(url_for(".home"))
 
 
-def add_user(asked: SignUp) -> User:
+def add_user(form: SignUp) -> User:
     """Add a user, log them in, and enqueue their mails, all in one transaction.
 
     :raises FormError: somebody else took the address at the same moment.
     """
     user = User(
-        email=asked.email,
-        name=asked.name,
-        password_hash=generate_password_hash(asked.password),
-        timezone=asked.timezone,
+        email=form.email,
+        name=form.name,
+        password_hash=generate_password_hash(form.password),
+        timezone=form.timezone,
     )
     db.session.add(user)
     try:
@@ -147,19 +147,19 @@ def support() -> ResponseReturnValue:
         week = {"date_from": yesterday - timedelta(days=6), "date_to": yesterday}
         return _support_page(week, {})
     try:
-        asked = ReportRequest.read(request.form)
+        report = ReportRequest.read(request.form)
     except FormError as error:
         return _support_page(request.form, error.errors), 422
-    run = send_report_now(asked)
-    flash(f"The report for {asked.user.email} will be sent within a minute (run {run.id}).")
+    run = send_report_now(report)
+    flash(f"The report for {report.user.email} will be sent within a minute (run {run.id}).")
     return redirect(url_for(".support"))
 
 
-def send_report_now(asked: ReportRequest) -> JobRun:
+def send_report_now(report: ReportRequest) -> JobRun:
     """Enqueue a report, due now, with a higher priority than scheduled runs."""
-    key = f"support_report:{asked.request_id}"
+    key = f"support_report:{report.request_id}"
     run = send_weekly_report.using(idempotency_key=key, priority=10).enqueue(
-        asked.user.id, asked.date_from.isoformat(), asked.date_to.isoformat()
+        report.user.id, report.date_from.isoformat(), report.date_to.isoformat()
     )
     db.session.commit()
     return run

@@ -67,7 +67,9 @@ def check_billing_nightly() -> dict[str, int]:
     """
     day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
     due = select(Invoice).where(Invoice.by_card, Invoice.paid_on.is_(None), Invoice.due_on <= day)
-    charges = [(each.id, each.cents) for each in db.session.scalars(due.order_by(Invoice.id))]
+    charges = [
+        (invoice.id, invoice.cents) for invoice in db.session.scalars(due.order_by(Invoice.id))
+    ]
     db.session.rollback()
     for invoice_id, cents in charges:
         jobs.once(f"invoice_charge:{invoice_id}", cards.charge, invoice_id, cents)

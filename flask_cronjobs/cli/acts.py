@@ -144,15 +144,15 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
 
 def _print_preview(ids: Sequence[int]) -> None:
     """Print the first runs that are about to be changed, and their numbers by error."""
-    seen = preview(state_of(), ids)
-    labels = any(row.label for row in seen.first)
+    summary = preview(state_of(), ids)
+    labels = any(row.label for row in summary.first)
     first = [
         (row.id, row.status, row.task, *((row.label,) if labels else ()), row.error_type)
-        for row in seen.first
+        for row in summary.first
     ]
     table(("ID", "STATUS", "TASK", *(("LABEL",) if labels else ()), "ERROR"), first)
-    click.echo(f"{seen.heading(len(ids))}:")
-    for line in seen.split():
+    click.echo(f"{summary.heading(len(ids))}:")
+    for line in summary.split():
         click.echo(f"  {one_line(line)}")
 
 
@@ -167,21 +167,21 @@ def _others(action: Action, which: RunFilter) -> str:
 @contextmanager
 def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
     """Count the finished runs, with a progress bar on a terminal; print the number after Ctrl-C."""
-    done: list[int] = []
+    counts: list[int] = []
     try:
         if length < _LONG or not sys.stdout.isatty():
-            yield done.append
+            yield counts.append
             return
         with click.progressbar(length=length, label=label) as bar:
 
             def advance(steps: int) -> None:
-                done.append(steps)
+                counts.append(steps)
                 bar.update(steps)
 
             yield advance
     except KeyboardInterrupt:
         runs = plural(length, "run")
-        click.echo(f"\nStopped: at least {sum(done):,} of {runs} are done.", err=True)
+        click.echo(f"\nStopped: at least {sum(counts):,} of {runs} are done.", err=True)
         raise
 
 
@@ -255,9 +255,9 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
         hint = did_you_mean(target.name, state_of().queues)
         click.echo(f"No task of this app's code has {what}.{hint}", err=True)
     is_new = actions.pause(state_of(), target, actor())
-    done = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
+    result = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
-    click.echo(f"{done}. To resume it: {command('resume', *option, target.name)}")
+    click.echo(f"{result}. To resume it: {command('resume', *option, target.name)}")
 
 
 @act("resume", "flask jobs admin resume nightly_report", "flask jobs admin resume --queue reports")

@@ -63,8 +63,8 @@ def admin(ctx: click.Context, as_json: bool, wide: bool) -> None:
     ctx.call_on_close(partial(printed_zone.reset, token))
     name = ctx.invoked_subcommand
     if name is None:
-        seen = read_overview(state_of())
-        Answer(seen, partial(_print, seen)).print(as_json)
+        overview = read_overview(state_of())
+        Answer(overview, partial(_print, overview)).print(as_json)
     elif as_json or wide:
         option = "--json" if as_json else "--wide"
         raise click.UsageError(f"Write {option} after {name}: {ctx.command_path} {name} {option}")
@@ -74,42 +74,42 @@ admin.commands = COMMANDS.commands
 admin.params += [JSON_FLAG, WIDE]
 
 
-def _print(seen: Overview) -> None:
-    _print_verdict(seen)
-    _print_dead(seen)
-    _print_schedules(seen)
+def _print(overview: Overview) -> None:
+    _print_verdict(overview)
+    _print_dead(overview)
+    _print_schedules(overview)
 
 
-def _print_verdict(seen: Overview) -> None:
+def _print_verdict(overview: Overview) -> None:
     """Print the verdict in the color of the page, and the findings."""
-    verdict = seen.verdict
+    verdict = overview.verdict
     word = "warn" if verdict.tone == "warn" else verdict.word
     click.echo(f"{paint(word, word.upper())}  {verdict.headline}")
     if verdict.ticks:
         click.echo(one_line(verdict.ticks))
-    for found in verdict.findings:
-        started = f" ({since(found.since, verdict.now)})" if found.since else ""
-        print_finding(found, f"{found.sentence}{started}")
+    for finding in verdict.findings:
+        started = f" ({since(finding.since, verdict.now)})" if finding.since else ""
+        print_finding(finding, f"{finding.sentence}{started}")
 
 
-def _print_dead(seen: Overview) -> None:
-    if not seen.dead:
+def _print_dead(overview: Overview) -> None:
+    if not overview.dead:
         return
-    shown, total = len(seen.dead), seen.dead_groups
-    heading(f"Dead, by task and error ({total.shown(shown, 'group')})")
+    number, total = len(overview.dead), overview.dead_groups
+    heading(f"Dead, by task and error ({total.shown(number, 'group')})")
     rows = (
         (
-            *(each.task, each.count, since(each.newest, seen.verdict.now), each.sample_id),
-            ": ".join(part for part in (each.error_type, each.message) if part),
-            ", ".join(each.labels),
+            *(group.task, group.count, since(group.newest, overview.verdict.now), group.sample_id),
+            ": ".join(part for part in (group.error_type, group.message) if part),
+            ", ".join(group.labels),
         )
-        for each in seen.dead
+        for group in overview.dead
     )
     table(("TASK", "COUNT", "LATEST", "RUN", "ERROR", "LABELS"), rows)
 
 
-def _print_schedules(seen: Overview) -> None:
-    rows, now = seen.definitions.rows, seen.verdict.now
+def _print_schedules(overview: Overview) -> None:
+    rows, now = overview.definitions.rows, overview.verdict.now
     if not rows:
         heading(no_definitions())
         return
@@ -124,5 +124,5 @@ def _print_schedules(seen: Overview) -> None:
     table(("NAME", "SCHEDULE", "LAST TEN", "NEXT"), cells)
     for line in legend_of(rows):
         click.echo(line)
-    if seen.definitions.pages > 1:
-        click.echo(f"All {seen.definitions.total:,}: {command('definitions')}")
+    if overview.definitions.pages > 1:
+        click.echo(f"All {overview.definitions.total:,}: {command('definitions')}")

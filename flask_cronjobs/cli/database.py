@@ -33,10 +33,10 @@ def doctor(strict: bool) -> Answer:
 
 
 def _print(findings: Sequence[Finding]) -> None:
-    for each in findings:
-        started = f" (since {minute(each.since)})" if each.since else ""
-        what = each.sentence if each.level in ("warning", "error") else each.what
-        print_finding(each, f"{each.id}: {what}{started}")
+    for finding in findings:
+        started = f" (since {minute(finding.since)})" if finding.since else ""
+        what = finding.sentence if finding.level in ("warning", "error") else finding.what
+        print_finding(finding, f"{finding.id}: {what}{started}")
 
 
 @set_up("init", "flask jobs admin init")
@@ -70,9 +70,9 @@ def init(force: bool) -> Answer:
 def prune(dry_run: bool) -> Answer:
     """Delete runs older than their retention. Each tick deletes a few, too."""
     state = state_of()
-    found = prune_all(state, dry_run=True)
+    number = prune_all(state, dry_run=True)
     if not dry_run:
-        with progress_bar("Prune", found) as advance:
-            found = prune_all(state, actor=actor(), progress=advance)
-    text = f"{'Would prune' if dry_run else 'Pruned'} {plural(found, 'run')}."
-    return Answer({"runs": found, "dry_run": dry_run}, text)
+        with progress_bar("Prune", number) as advance:
+            number = prune_all(state, actor=actor(), progress=advance)
+    text = f"{'Would prune' if dry_run else 'Pruned'} {plural(number, 'run')}."
+    return Answer({"runs": number, "dry_run": dry_run}, text)

@@ -27,22 +27,22 @@ _LETTERS = {
 @look_at_list("definitions", "flask jobs admin definitions", limit=50, by="NAME")
 def definitions(limit: int, after: str | None) -> Answer:
     """List definitions with their last runs and next slots."""
-    found = list_definitions(state_of(), "name", limit=limit, after=after)
-    is_last = found.total == len(found.rows)
+    page = list_definitions(state_of(), "name", limit=limit, after=after)
+    is_last = page.total == len(page.rows)
     headers = ("NAME", "TASK", "SCHEDULE", "LAST TEN", "TOOK", "NEXT")
     cells = (
         (
             *(row.name, row.task, schedule_of(row), outcomes_of(row)),
             "-" if row.last_seconds is None else duration(row.last_seconds),
-            obstacle_to(row, found.now) or ", ".join(f"{s:%a %m-%d %H:%M}" for s in row.next_slots),
+            obstacle_to(row, page.now) or ", ".join(f"{s:%a %m-%d %H:%M}" for s in row.next_slots),
         )
-        for row in found.rows
+        for row in page.rows
     )
     return listing(
         "definitions",
-        Page(found.rows, None if is_last else found.rows[-1].name, found.now),
+        Page(page.rows, None if is_last else page.rows[-1].name, page.now),
         *(headers, cells, no_definitions()),
-        below=(*legend_of(found.rows), *(_unscheduled() if is_last else ())),
+        below=(*legend_of(page.rows), *(_unscheduled() if is_last else ())),
     )
 
 
@@ -58,8 +58,8 @@ def outcomes_of(row: DefinitionView) -> str:
 
 def legend_of(rows: Sequence[DefinitionView]) -> list[str]:
     """Return a line that explains the letters of `outcomes_of`, if there are any."""
-    seen = {cell.status for row in rows for cell in row.cells}
-    words = [f"{letter} {status}" for status, letter in _LETTERS.items() if status in seen]
+    statuses = {cell.status for row in rows for cell in row.cells}
+    words = [f"{letter} {status}" for status, letter in _LETTERS.items() if status in statuses]
     return ["  ".join(words)] if words else []
 
 

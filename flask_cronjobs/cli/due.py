@@ -19,15 +19,15 @@ from .output import moment, since
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     """Print the due slots and the number of due runs, or else what will be due next."""
     with reading(state) as reader:
-        found, following = due(reader, queues), _following(reader)
+        due_now, following = due(reader, queues), _following(reader)
     if as_json:
-        click.echo(json.dumps(plain_data(found)))
+        click.echo(json.dumps(plain_data(due_now)))
         return
-    for slot in found.slots:
+    for slot in due_now.slots:
         click.echo(f"{one_line(slot.name)} is due: the slot of {minute(slot.at)}")
-    if found.runs:
-        click.echo(f"{found.runs.of('run')} due")
-    if not (found.slots or found.runs):
+    if due_now.runs:
+        click.echo(f"{due_now.runs.of('run')} due")
+    if not (due_now.slots or due_now.runs):
         click.echo(f"Nothing is due; {following}")
 
 

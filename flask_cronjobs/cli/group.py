@@ -52,9 +52,9 @@ class JobsGroup(AppGroup):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Refuse arguments that no database accepts, before a command uses them."""
-        for each in args:
-            if clean(str(each)) != str(each):  # An app's test may pass a path.
-                raise click.UsageError(f"The argument {each!a} is not UTF-8.", ctx)
+        for argument in args:
+            if clean(str(argument)) != str(argument):  # An app's test may pass a path.
+                raise click.UsageError(f"The argument {argument!a} is not UTF-8.", ctx)
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -116,14 +116,14 @@ def this_command(**changed: object) -> str:
     ctx = click.get_current_context()
     values: dict[str, Any] = {**ctx.params, **changed}
     words = _path(ctx)
-    for each in ctx.command.params:
-        given = values.get(each.name or "")
-        several = isinstance(each, click.Option) and each.multiple
-        for value in given or () if several else (given,):
-            if value in (None, False, each.default):
+    for parameter in ctx.command.params:
+        argument = values.get(parameter.name or "")
+        several = isinstance(parameter, click.Option) and parameter.multiple
+        for value in argument or () if several else (argument,):
+            if value in (None, False, parameter.default):
                 continue
-            if isinstance(each, click.Option):
-                words.append(each.opts[0])
+            if isinstance(parameter, click.Option):
+                words.append(parameter.opts[0])
             if value is not True:
                 words.append(print_age(value) if isinstance(value, float) else str(value))
     return _line(*words)
@@ -135,9 +135,9 @@ def _meant(args: Sequence[str]) -> str:
     from .admin import admin
 
     top = {name: ("jobs", name) for name in jobs_group.lazy}
-    known = {**{name: ("jobs", "admin", name) for name in admin.commands}, **top}
-    similar = similar_names(args[0], list(known))[:1]
-    return _line(*known[similar[0]], *args[1:]) if similar else ""
+    commands = {**{name: ("jobs", "admin", name) for name in admin.commands}, **top}
+    similar = similar_names(args[0], list(commands))[:1]
+    return _line(*commands[similar[0]], *args[1:]) if similar else ""
 
 
 def _path(ctx: click.Context) -> list[str]:
@@ -165,5 +165,5 @@ def _program() -> list[str]:
         _, rest, _ = root.command.make_parser(root).parse_args(sys.argv[1:])
     except click.UsageError:
         return program
-    given = sys.argv[1 : len(sys.argv) - len(rest)]
-    return [*program, *given] if rest[:1] == _path(ctx or root)[:1] else program
+    options = sys.argv[1 : len(sys.argv) - len(rest)]
+    return [*program, *options] if rest[:1] == _path(ctx or root)[:1] else program

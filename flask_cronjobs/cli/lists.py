@@ -29,17 +29,17 @@ from .terminal import paint
 @look_at_list("queues", "flask jobs admin queues")
 def queues() -> Answer:
     """List the queues with their waiting runs and the hosts that serve them."""
-    found = list_queues(state_of())
+    page = list_queues(state_of())
     headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "SERVED BY")
     cells = (
         (
-            *(row.name, row.waiting, row.due, since(row.oldest, found.now)),
-            row.service(found.now),
+            *(row.name, row.waiting, row.due, since(row.oldest, page.now)),
+            row.service(page.now),
         )
-        for row in found.rows
+        for row in page.rows
     )
     none = "No task is declared, and nothing waits."
-    return listing("queues", found, headers, cells, none)
+    return listing("queues", page, headers, cells, none)
 
 
 @look_at_list("ticks", "flask jobs admin ticks", limit=20)
@@ -49,22 +49,24 @@ def ticks(limit: int, before: int | None) -> Answer:
     The newest tick comes first. The last lines say when each host was seen.
     """
     with reading(state_of()) as reader:
-        found = list_ticks(reader, limit, before)
+        page = list_ticks(reader, limit, before)
         gaps, hosts = list_gaps(reader), list_hosts(reader).rows
     cells = (
-        (tick.id, moment(tick.started_at), tick.host, _took(tick, found.now), _did(tick))
-        for tick in found.rows
+        (tick.id, moment(tick.started_at), tick.host, _took(tick, page.now), _did(tick))
+        for tick in page.rows
     )
     none = f"No tick has run yet. To install one: {command('crontab')}"
-    above = [paint("warn", _gap(gap, found.now)) for gap in gaps.rows]
+    above = [paint("warn", _gap(gap, page.now)) for gap in gaps.rows]
     if cut := gaps.cut("gap"):
         above.append(f"These are {cut}.")
     headers = ("ID", "STARTED", "HOST", "TOOK", "DID")
-    seen = (f"{one_line(host.host)} was seen {since(host.seen_at, found.now)}" for host in hosts)
+    sightings = (
+        f"{one_line(host.host)} was seen {since(host.seen_at, page.now)}" for host in hosts
+    )
     return listing(
-        *("ticks", found, headers, cells, "There are no older ticks." if before else none),
+        *("ticks", page, headers, cells, "There are no older ticks." if before else none),
         above=() if before else above,
-        below=seen,
+        below=sightings,
         gaps=gaps.rows,
         hosts=hosts,
     )
@@ -128,25 +130,25 @@ def batches(
 
 
 def _list(everything: bool, limit: int, before: int | None) -> Answer:
-    found = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
+    page = list_batches(state_of(), unfinished=not everything, before=before, limit=limit)
     headers = ("KEY", "STATE", "ENDED", "DEAD", "OPENED")
     cells = (
-        (row.key, row.state, row.progress, row.counts.dead, since(row.opened_at, found.now))
-        for row in found.rows
+        (row.key, row.state, row.progress, row.counts.dead, since(row.opened_at, page.now))
+        for row in page.rows
     )
     none = "No batches." if everything else "No batch is unfinished. See also --all."
-    return listing("batches", found, headers, cells, none)
+    return listing("batches", page, headers, cells, none)
 
 
 def _found(key: str) -> Answer:
     with reading(state_of()) as reader:
-        found, now = find_batch(reader, key), reader.now
-    if found is None:
+        batch, now = find_batch(reader, key), reader.now
+    if batch is None:
         raise click.ClickException(
             f"There is no batch {one_line(key)}; it may have been pruned. "
             f"To list them: {command('batches', '--all')}"
         )
-    return Answer(found, partial(_show, found, now))
+    return Answer(batch, partial(_show, batch, now))
 
 
 def _show(batch: BatchView, now: datetime) -> None:
@@ -184,14 +186,14 @@ def effects(
 
 
 def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
-    found = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
+    page = list_effects(state_of(), open_only=not everything, before=before, limit=limit)
     headers = ("ID", "STATE", "RUN", "SINCE", "KEY")
     cells = (
-        (row.id, row.state, row.run_id, since(row.created_at, found.now), row.key)
-        for row in found.rows
+        (row.id, row.state, row.run_id, since(row.created_at, page.now), row.key)
+        for row in page.rows
     )
     none = "No effects." if everything else "No effect is being done or in doubt."
-    return listing("effects", found, headers, cells, none)
+    return listing("effects", page, headers, cells, none)
 
 
 @look_at_list("operations", "flask jobs admin operations", limit=20)
@@ -200,15 +202,15 @@ def operations(limit: int, before: int | None) -> Answer:
 
     Each retry, cancel, discard, pause, resume, run, edit and prune is kept for a year.
     """
-    found = list_operations(state_of(), before, limit)
+    page = list_operations(state_of(), before, limit)
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET")
     cells = (
         (
-            *(row.id, since(row.started_at, found.now), row.actor, row.what),
+            *(row.id, since(row.started_at, page.now), row.actor, row.what),
             row.progress or ("" if row.done is None else f"{row.done:,}"),
             row.target,
         )
-        for row in found.rows
+        for row in page.rows
     )
     none = "No operation is recorded."
-    return listing("operations", found, headers, cells, none)
+    return listing("operations", page, headers, cells, none)

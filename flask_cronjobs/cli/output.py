@@ -88,12 +88,12 @@ def print_facts(facts: Sequence[Fact], now: datetime) -> None:
         click.echo(indented(f"{fact.label:<{longest}} {fact.text}{after}"))
 
 
-def print_finding(found: Finding, what: str) -> None:
+def print_finding(finding: Finding, what: str) -> None:
     """Print the level of a finding, the text *what*, and the advice."""
     if what:
-        paragraph(paint(found.level, f"{found.level:<8}"), " " * 8, as_called(what))
-    if found.todo:
-        paragraph(" " * 8 + "-> ", " " * 11, as_called(found.todo))
+        paragraph(paint(finding.level, f"{finding.level:<8}"), " " * 8, as_called(what))
+    if finding.todo:
+        paragraph(" " * 8 + "-> ", " " * 11, as_called(finding.todo))
 
 
 def is_wide() -> bool:
@@ -120,8 +120,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    shown = ((cell, _cut(cell, size), size) for cell, size in zip(cells, widths, strict=True))
-    padded = (paint(cell, text) + " " * (size - len(text)) for cell, text, size in shown)
+    cut_cells = ((cell, _cut(cell, size), size) for cell, size in zip(cells, widths, strict=True))
+    padded = (paint(cell, text) + " " * (size - len(text)) for cell, text, size in cut_cells)
     return _GAP.join(padded).rstrip()
 
 
@@ -229,10 +229,12 @@ def admin_command(
     """
 
     def make(function: Function) -> click.Command:
-        made: click.Command = COMMANDS.command(name, epilog=examples(*calls))(_printing(function))
-        made.params += options
+        command: click.Command = COMMANDS.command(name, epilog=examples(*calls))(
+            _printing(function)
+        )
+        command.params += options
         SECTIONS[name] = section
-        return made
+        return command
 
     return make
 
@@ -241,8 +243,8 @@ def _printing(function: Function) -> Function:
     """Return a function that calls *function* and prints its `Answer`, if it returns one."""
 
     @wraps(function)
-    def call(*args: Any, as_json: bool = False, wide: bool = False, **given: Any) -> None:
-        answer = function(*args, **given)
+    def call(*args: Any, as_json: bool = False, wide: bool = False, **arguments: Any) -> None:
+        answer = function(*args, **arguments)
         if answer is not None:
             answer.print(as_json)
 

@@ -90,13 +90,13 @@ _OF_FIELD: dict[str, dict[str, Any]] = {
 }
 
 
-def _option(each: Filter, multiple: bool) -> Callable[[F], F]:
-    own = _OF_KIND.get(each.kind, {"metavar": each.kind.upper()})
-    own = own | _OF_FIELD.get(each.field, {})
-    names = [f"--{each.field.replace('_', '-')}"]
-    if len(each.parameter) == 1:
-        names.insert(0, f"-{each.parameter}")
-    return click.option(*names, help=each.help, multiple=multiple, **own)
+def _option(filter_: Filter, multiple: bool) -> Callable[[F], F]:
+    own = _OF_KIND.get(filter_.kind, {"metavar": filter_.kind.upper()})
+    own = own | _OF_FIELD.get(filter_.field, {})
+    names = [f"--{filter_.field.replace('_', '-')}"]
+    if len(filter_.parameter) == 1:
+        names.insert(0, f"-{filter_.parameter}")
+    return click.option(*names, help=filter_.help, multiple=multiple, **own)
 
 
 def filtered(command: F, several: bool = False) -> F:
@@ -114,9 +114,9 @@ def filtered(command: F, several: bool = False) -> F:
         return command(*args, which=which, **kwargs)
 
     wrapped: Any = call
-    for each in reversed(FILTERS):
-        if each.help is not None:
-            wrapped = _option(each, multiple=several and each.field == "status")(wrapped)
+    for filter_ in reversed(FILTERS):
+        if filter_.help is not None:
+            wrapped = _option(filter_, multiple=several and filter_.field == "status")(wrapped)
     return cast("F", wrapped)
 
 

@@ -72,20 +72,20 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
     With --wide, print their queues, workers, due times and durations, too.
     """
     state = state_of()
-    found = _page(state, which, before, limit)
+    page = _page(state, which, before, limit)
     none = "There are no runs yet."
-    if not found.rows and which != RunFilter():
+    if not page.rows and which != RunFilter():
         none = f"No runs match.{advice_on(which, 'list')}"
     note = ""
     if which.search is not None:
-        back = "" if found.next is None else f" back to run {found.next}"
+        back = "" if page.next is None else f" back to run {page.next}"
         note = f"Searched ids and idempotency keys of all runs; labels and tasks{back}."
-    labels = any(row.label is not None for row in found.rows)
+    labels = any(row.label is not None for row in page.rows)
     headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "WHY"]
     if is_wide():
         headers += _WIDE
-    cells = (_cells(found, row, labels) for row in found.rows)
-    return listing("runs", found, headers, cells, none, note=note)
+    cells = (_cells(page, row, labels) for row in page.rows)
+    return listing("runs", page, headers, cells, none, note=note)
 
 
 def _page(state: State, which: RunFilter, before: int | None, limit: int) -> RunPage:
@@ -112,7 +112,7 @@ def advice_on(which: RunFilter, verb: str) -> str:
     name = which.definition
     if name is not None and name not in definition_names(state):
         advice.append(str(no_definition(state, name, verb)))
-    return printable(as_called("".join(f" {each}" for each in advice if each)))
+    return printable(as_called("".join(f" {part}" for part in advice if part)))
 
 
 def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:

@@ -32,15 +32,15 @@ def handlers_print_to_stderr() -> Generator[None]:
     This includes the output of forked workers and subprocesses, and logs to standard output.
     """
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
         sys.stdout.flush()  # Its buffer holds what handlers printed.
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 def _print_warnings(stamped: bool) -> None:
@@ -81,19 +81,19 @@ def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
     queue.
     """
     tasks = state.registry.tasks.values()
-    known = {*(task.options.queue for task in tasks), *state.settings.executors}
-    for queue in set(queues) - known:
+    known_queues = {*(task.options.queue for task in tasks), *state.settings.executors}
+    for queue in set(queues) - known_queues:
         parts = [part.strip() for part in queue.split(",")]
-        if known.intersection(parts):
+        if known_queues.intersection(parts):
             raise click.UsageError(
                 f"No task of this app's code has the queue {queue!r}. Give the option once for "
                 f"each queue: {' '.join(f'--queue {part}' for part in parts)}"
             )
-        if similar_names(queue, sorted(known)):
+        if similar_names(queue, sorted(known_queues)):
             logger.warning(
                 "No task of this app's code has the queue %r.%s Only runs that were enqueued with "
                 "using(queue=%r) are claimed.",
-                *(queue, did_you_mean(queue, known), queue),
+                *(queue, did_you_mean(queue, known_queues), queue),
             )
 
 

@@ -85,9 +85,9 @@ def _later(name: str) -> Callable[..., ResponseReturnValue]:
 @cache
 def _imported(name: str) -> Callable[..., ResponseReturnValue]:
     module, _, function = name.partition(":")
-    found: Callable[..., ResponseReturnValue]
-    found = getattr(import_module(f"{__name__}.{module}"), function)
-    return found
+    view: Callable[..., ResponseReturnValue]
+    view = getattr(import_module(f"{__name__}.{module}"), function)
+    return view
 
 
 def _add_headers(response: Response) -> Response:

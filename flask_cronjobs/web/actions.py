@@ -66,16 +66,16 @@ def action(endpoint: str, *names: str) -> Callable[[Callable[..., Done]], View]:
             if names:
                 needed(request.form, names[0])
             try:
-                made = act(**route, **fields)
+                result = act(**route, **fields)
             except (NotFound, TablesMissing, DatabaseTrouble):
                 raise
             except (CronJobsError, TypeError) as error:
                 if "payload" in request.form:
                     return edit(error=error, **route) if route else prepare(error)
-                made = Message("bad", f"Nothing was changed. {error}")
-            if isinstance(made, str):
-                made = Message("good", made)
-            return back(page, made, **values, **route) if isinstance(made, Message) else made
+                result = Message("bad", f"Nothing was changed. {error}")
+            if isinstance(result, str):
+                result = Message("good", result)
+            return back(page, result, **values, **route) if isinstance(result, Message) else result
 
         return view
 
@@ -232,10 +232,10 @@ def actor() -> str:
 
 def run_or_404(run_id: int) -> RunView:
     """Return the run of a page."""
-    found = find_run(state_of(), run_id)
-    if found is None:
+    run = find_run(state_of(), run_id)
+    if run is None:
         abort(404, f"There is no run {run_id}. It may have been pruned.")
-    return found
+    return run
 
 
 # The forms for arguments: to run something now, or to run a run again with another payload.
@@ -255,7 +255,7 @@ def _typed_payload() -> dict[str, object] | None:
     limit = state_of().settings.max_payload_bytes
     check_typed(typed, limit)
     try:
-        found = dict[str, object](json_object(stored_json(typed.strip() or "{}")))
+        payload = dict[str, object](json_object(stored_json(typed.strip() or "{}")))
     except ValueError as error:
         raise PayloadError(
             f'The payload cannot be read: {error}. Write an object, such as {{"user_id": 1}}.'
@@ -264,18 +264,18 @@ def _typed_payload() -> dict[str, object] | None:
     for name, text_ in request.form.items():
         if handler is not None and name.startswith(FIELD) and text_.strip():
             argument = name.removeprefix(FIELD)
-            found[argument] = forms.read(handler.arguments, argument, text_, limit)
-    return found
+            payload[argument] = forms.read(handler.arguments, argument, text_, limit)
+    return payload
 
 
 def prepare(error: Exception | None = None) -> Response:
     """Render a form for the arguments of a run of the definition or task ``name``."""
     name = needed(request.values, "name")
     state = state_of()
-    found = read_arguments(state, name)
-    if found is None:
+    arguments = read_arguments(state, name)
+    if arguments is None:
         abort(404, f"There is no definition and no task {name}.")
-    task, stored = found
+    task, stored = arguments
     payload = stored if state.settings.show_payload else None
     return _form(state, task, payload, error, name=name, run=None, can_retry=False)
 
@@ -283,14 +283,14 @@ def prepare(error: Exception | None = None) -> Response:
 def edit(run_id: int, error: Exception | None = None) -> Response:
     """Render a form for another payload of a run."""
     state = state_of()
-    found = run_or_404(run_id)
+    run = run_or_404(run_id)
     if not state.settings.show_payload:
         abort(403, "Payloads are hidden: CRONJOBS_SHOW_PAYLOAD is not set.")
-    row = found.row
+    row = run.row
     return _form(
-        state, row.task, found.payload, error,
+        state, row.task, run.payload, error,
         name=row.definition or row.task, run=row, can_retry=row.status in RETRY.allowed,
-        has_steps=bool(found.steps),
+        has_steps=bool(run.steps),
     )  # fmt: skip
 
 
@@ -306,8 +306,8 @@ def _form(
     others = {name: stored[name] for name in stored.keys() - {field.name for field in fields}}
     more = json.dumps(others, indent=2, ensure_ascii=False) if others else ""
     if error is not None:
-        sent, more = request.form, request.form["payload"]
-        fields = [field._replace(text=sent.get(FIELD + field.name, "")) for field in fields]
+        form, more = request.form, request.form["payload"]
+        fields = [field._replace(text=form.get(FIELD + field.name, "")) for field in fields]
     about = (inspect.getdoc(handler.func) or "") if handler else ""
     values |= {"task": task, "handler": handler, "about": about, "fields": fields, "more": more}
     status = 200 if error is None else 400

@@ -45,15 +45,15 @@ def _to_many(
     if name not in ACTIONS:
         raise BadQuery(f"do must be one of {', '.join(ACTIONS)}.")
     which = run_filter(args)
-    given = dict.fromkeys(row_id({"id": each}, "id") for each in args.getlist("id"))
-    picked = [each for each in given if each is not None] if "picked" in args else None
+    ids = dict.fromkeys(row_id({"id": value}, "id") for value in args.getlist("id"))
+    picked = [run_id for run_id in ids if run_id is not None] if "picked" in args else None
     try:
         none = Message("bad", "No run is picked.")
-        made = none if picked == [] else act(ACTIONS[name], which, picked)
+        result = none if picked == [] else act(ACTIONS[name], which, picked)
     except StateConflict as error:
-        made = Message("bad", f"Nothing was changed. {error}")
-    kept: dict[str, Any] = {**filter_args(which)}
-    return back("runs", made, **kept) if isinstance(made, Message) else made
+        result = Message("bad", f"Nothing was changed. {error}")
+    parameters: dict[str, Any] = {**filter_args(which)}
+    return back("runs", result, **parameters) if isinstance(result, Message) else result
 
 
 def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response:
@@ -62,16 +62,19 @@ def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response
         count = Count(len(ids))
     else:
         with reading(state_of()) as reader:
-            found = action.ids(reader.state, which, RUNS_A_CLICK + 1, reader.connection)
-        count, ids = Count(min(len(found), RUNS_A_CLICK), len(found) > RUNS_A_CLICK), found[:CAP]
+            matches = action.ids(reader.state, which, RUNS_A_CLICK + 1, reader.connection)
+        count, ids = (
+            Count(min(len(matches), RUNS_A_CLICK), len(matches) > RUNS_A_CLICK),
+            matches[:CAP],
+        )
     data: dict[str, Any] = {
         "do": action.name,
         "statuses": action.allowed if picked else action.statuses(which),
         "count": count,
         "preview": preview(state_of(), ids),
     }
-    asked: dict[str, Any] = {"which": which, "args": filter_args(which), "picked": picked}
-    return reader_page("bulk", tone="warn", **data, **asked, ids=ids, most=RUNS_A_CLICK)
+    question: dict[str, Any] = {"which": which, "args": filter_args(which), "picked": picked}
+    return reader_page("bulk", tone="warn", **data, **question, ids=ids, most=RUNS_A_CLICK)
 
 
 def _change(action: Action, which: RunFilter, picked: list[int] | None) -> Message:

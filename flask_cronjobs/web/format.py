@@ -110,20 +110,20 @@ def prose(sentence: str, zone: str, now: datetime) -> Markup:
     A page shows one time zone; the title of a moment has it in UTC.
     """
     parts, at = list[str](), 0
-    for found in _IN_TEXT.finditer(text := printable(sentence)):
-        parts += [escape(text[at : found.start()]), _in_text(found, zone, now)]
-        at = found.end()
+    for match in _IN_TEXT.finditer(text := printable(sentence)):
+        parts += [escape(text[at : match.start()]), _in_text(match, zone, now)]
+        at = match.end()
     return Markup("").join([*parts, escape(text[at:])])
 
 
-def _in_text(found: re.Match[str], zone: str, now: datetime) -> Markup:
-    if found["moment"]:
-        moment = datetime.fromisoformat(f"{found['moment']}+00:00")
+def _in_text(match: re.Match[str], zone: str, now: datetime) -> Markup:
+    if match["moment"]:
+        moment = datetime.fromisoformat(f"{match['moment']}+00:00")
         time = Markup('<time datetime="%s" title="%s">%s</time>')
-        return time % (iso(moment), found[0], clock(moment, zone, now))
-    if found["code"]:
-        return Markup("<code>%s</code>") % found["code"]
-    return escape(f"{found['number']}\N{NO-BREAK SPACE}")
+        return time % (iso(moment), match[0], clock(moment, zone, now))
+    if match["code"]:
+        return Markup("<code>%s</code>") % match["code"]
+    return escape(f"{match['number']}\N{NO-BREAK SPACE}")
 
 
 #: The page of an operation's target, by the first word of the target.

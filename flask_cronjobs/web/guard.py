@@ -255,11 +255,11 @@ def _peers() -> Iterator[str]:
 
 def _is_loopback(address: str) -> bool:
     try:
-        found = ip_address(address)
+        ip = ip_address(address)
     except ValueError:
         return False
-    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
-    return (mapped or found).is_loopback
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return (mapped or ip).is_loopback
 
 
 def _ask(state: State, action: str) -> bool | AnyResponse:
@@ -298,8 +298,8 @@ def _check_token() -> None:
     """
     token = state_of().settings.tick_token
     if token is not None and request.method in ("GET", "POST"):
-        given = request.authorization
-        offered = given.token if given is not None and given.type == "bearer" else None
+        header = request.authorization
+        offered = header.token if header is not None and header.type == "bearer" else None
         if hmac.compare_digest((offered or "").encode(), token.encode()):
             return
         if _wrong_token.ready():

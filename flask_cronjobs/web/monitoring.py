@@ -71,22 +71,24 @@ def tick() -> ResponseReturnValue:
     gets 409. ``?budget=SECONDS`` shortens the tick, for platforms that end long requests.
     """
     state = state_of()
-    kept: dict[str, Any] = current_app.extensions
+    extensions: dict[str, Any] = current_app.extensions
     # A forked process needs its own: a lock that was held at the fork would stay so.
-    running: threading.Lock = kept.setdefault(f"cronjobs.tick:{os.getpid()}", threading.Lock())
+    running: threading.Lock = extensions.setdefault(
+        f"cronjobs.tick:{os.getpid()}", threading.Lock()
+    )
     longest = int(state.settings.tick_budget) or 1
     budget = clamped(request.args, "budget", longest, longest)
     if not running.acquire(blocking=False):
         return _json(409, error="A tick by URL is running in this process already.")
     try:
         # In a new context, handlers see neither the request nor its token.
-        done = Context().run(_tick, state, TickOptions(budget=budget))
+        report = Context().run(_tick, state, TickOptions(budget=budget))
     except CronJobsError as error:
         logger.error("The tick by URL could not do its work: %s", error)
         return _json(503, error="The tick could not do its work. The log says why.")
     finally:
         running.release()
-    return _json(200, **done._asdict())
+    return _json(200, **report._asdict())
 
 
 def _json(status: int, **values: object) -> Response:
@@ -102,9 +104,9 @@ def _tick(state: State, options: TickOptions) -> TickReport:
 def health() -> ResponseReturnValue:
     """Return 200 ``ok``, or 503 and ``never``, ``late``, ``overdue`` or, on an error, ``down``."""
     state = state_of()
-    kept: dict[str, Any] = current_app.extensions
+    extensions: dict[str, Any] = current_app.extensions
     # A forked process needs its own: a lock that was held at the fork would stay so.
-    look: HealthLook = kept.setdefault(
+    look: HealthLook = extensions.setdefault(
         f"cronjobs.health:{os.getpid()}", HealthLook(lambda: _health(state))
     )
     status = look.status()
@@ -155,11 +157,11 @@ def _gauges(reader: Reader) -> Iterator[Any]:
     for name, value in read_figures(reader).items():
         yield _gauge(name, _FIGURES[name], {(): value})
     numbers, ages = Counter({(check.id,): 0 for check in CHECKS}), dict[Any, float]()
-    for found in verdict.findings:
-        numbers[found.id,] += found.number
-        if found.since is not None:
-            age = seconds_since(found.since, reader.now)
-            ages[found.id,] = max(age, ages.get((found.id,), 0.0))
+    for finding in verdict.findings:
+        numbers[finding.id,] += finding.number
+        if finding.since is not None:
+            age = seconds_since(finding.since, reader.now)
+            ages[finding.id,] = max(age, ages.get((finding.id,), 0.0))
     yield _gauge("findings", "Problems that a check of the verdict has found", numbers, "id")
     text = "Seconds since the oldest problem of a check began"
     yield _gauge("finding_age_seconds", text, ages, "id")

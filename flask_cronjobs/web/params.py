@@ -34,13 +34,13 @@ def run_filter(args: Mapping[str, str]) -> RunFilter:
     :raises BadQuery: a value is wrong.
     """
     return RunFilter(
-        **{each.field: _READ.get(each.kind, text)(args, each.name) for each in FILTERS}
+        **{filter_.field: _READ.get(filter_.kind, text)(args, filter_.name) for filter_ in FILTERS}
     )
 
 
 def filter_args(which: RunFilter) -> dict[str, str]:
     """Return the parameters from which `run_filter` makes *which*."""
-    return {each.name: _printed(value) for each, value in which.items()}
+    return {filter_.name: _printed(value) for filter_, value in which.items()}
 
 
 def _printed(value: object) -> str:
@@ -54,8 +54,12 @@ def typed_args(args: Mapping[str, str]) -> dict[str, str]:
 
     An empty error type is kept, since it finds runs without a type.
     """
-    given = {each: args[each.name] for each in FILTERS if each.name in args}
-    return {each.name: value for each, value in given.items() if value or each.kind == "type"}
+    values_by_filter = {filter_: args[filter_.name] for filter_ in FILTERS if filter_.name in args}
+    return {
+        filter_.name: value
+        for filter_, value in values_by_filter.items()
+        if value or filter_.kind == "type"
+    }
 
 
 def cursor(args: Mapping[str, str]) -> Cursor | None:
@@ -64,12 +68,12 @@ def cursor(args: Mapping[str, str]) -> Cursor | None:
     :raises BadQuery: it is not a cursor.
     """
     number, _, moment = args.get("before", "").strip().partition("_")
-    found = row_id({"before": number}, "before")
-    if found is None or not moment:
-        return None if found is None else Cursor(found)
+    run_id = row_id({"before": number}, "before")
+    if run_id is None or not moment:
+        return None if run_id is None else Cursor(run_id)
     if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
         raise BadQuery("before must be the value in the link of a page of runs.")
-    return Cursor(found, _EPOCH + timedelta(microseconds=int(moment)))
+    return Cursor(run_id, _EPOCH + timedelta(microseconds=int(moment)))
 
 
 def cursor_text(cursor: Cursor) -> str:

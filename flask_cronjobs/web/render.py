@@ -129,17 +129,17 @@ REFRESH = 15
 
 
 def reader_page(
-    template: str, found: Any = None, tone: Tone = "idle", *, status: int = 200, **values: Any
+    template: str, content: Any = None, tone: Tone = "idle", *, status: int = 200, **values: Any
 ) -> Response:
     """Render a page for a user who may read; show buttons if the user may act.
 
-    :param found: the content of the page. Its ``now`` becomes the time of the page, which is then
+    :param content: the content of the page. Its ``now`` becomes the time of the page, which is then
         refreshed, unless *values* have another ``now`` or ``refresh``.
     """
     may_act = may("act")
-    values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "found": found}
-    if found is not None:
-        values = {"refresh": REFRESH, "now": getattr(found, "now", None), **values}
+    values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "content": content}
+    if content is not None:
+        values = {"refresh": REFRESH, "now": getattr(content, "now", None), **values}
     return _packed(page(template, status, tone, **values), is_secret=values["csrf"] is not None)
 
 
@@ -150,10 +150,10 @@ _KEPT = ("name", "sort", "page", "task", "batch", "key")
 
 def here() -> str:
     """Return the page with the kept parameters of its URL, for the field ``back`` of forms."""
-    given = {name: request.args.get(name, "") for name in _KEPT}
-    kept = {name: value for name, value in given.items() if value and is_short(value)}
+    arguments = {name: request.args.get(name, "") for name in _KEPT}
+    parameters = {name: value for name, value in arguments.items() if value and is_short(value)}
     endpoint = (request.endpoint or "").rpartition(".")[2]
-    return f"{endpoint}?{urlencode(kept)}"
+    return f"{endpoint}?{urlencode(parameters)}"
 
 
 def sent_from(default: str) -> tuple[str, dict[str, str]]:

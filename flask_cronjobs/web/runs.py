@@ -66,22 +66,22 @@ def runs() -> ResponseReturnValue:
         return reader_page("runs", status=400, typed=typed, which=RunFilter(), wrong=wrong)
     order = sorting_of(which.status, which.overdue)
     with reading(state_of()) as reader:
-        found = list_runs(reader, which, before, limit, order)
+        page = list_runs(reader, which, before, limit, order)
         counts = count_by_status(reader, which)
         heads = _heads(reader, which)
     return reader_page(
         "runs",
-        found,
+        page,
         typed=typed,
         which=which,
         wrong=None,
         heads=heads,
         counts=counts,
         before=before,
-        following=None if found.next is None else cursor_text(found.next),
+        following=None if page.next is None else cursor_text(page.next),
         column=order.column,
-        offered=_offered(found),
-        bulk=_bulk(which, counts, found),
+        offered=_offered(page),
+        bulk=_bulk(which, counts, page),
         refresh=REFRESH if before is None else 0,
     )
 
@@ -95,21 +95,21 @@ def _heads(reader: Reader, which: RunFilter) -> Heads:
 
 
 def _task(reader: Reader, name: str) -> TaskHead:
-    paused = (each for each in list_pauses(reader) if (each.kind, each.name) == ("task", name))
+    paused = (pause for pause in list_pauses(reader) if (pause.kind, pause.name) == ("task", name))
     code, (_, payload) = task_code(reader.state, name), read_arguments(reader, name) or ("", None)
     has_form = code is not None and HIDDEN not in json.dumps(payload)
     return TaskHead(name, code, next(paused, None), has_form)
 
 
-def _offered(found: RunPage) -> list[Action]:
+def _offered(page: RunPage) -> list[Action]:
     """Return the actions that are possible on one or more of the shown runs."""
-    statuses = {row.status for row in found.rows}
+    statuses = {row.status for row in page.rows}
     return [action for action in ACTIONS.values() if statuses & set(action.allowed)]
 
 
-def _bulk(which: RunFilter, counts: Mapping[Status, Count], found: RunPage) -> list[Action]:
+def _bulk(which: RunFilter, counts: Mapping[Status, Count], page: RunPage) -> list[Action]:
     """Return the actions that are possible on all matching runs, if more match than are shown."""
-    if which == RunFilter() or found.next is None:
+    if which == RunFilter() or page.next is None:
         return []
     return [
         action
@@ -120,12 +120,12 @@ def _bulk(which: RunFilter, counts: Mapping[Status, Count], found: RunPage) -> l
 
 def run(run_id: int) -> ResponseReturnValue:
     """Render one run with its attempts."""
-    found = run_or_404(run_id)
+    view = run_or_404(run_id)
     whole = flag(request.args, "frames")
-    run = found if whole else _shortened(found)
-    values: dict[str, Any] = {"run": run, "whole": whole, "hides_frames": run != found}
-    values["refresh"] = _REFRESH_RUN.get(found.row.status, REFRESH_ENDED)
-    return reader_page("run", found, run_tone(found), **values)
+    run = view if whole else _shortened(view)
+    values: dict[str, Any] = {"run": run, "whole": whole, "hides_frames": run != view}
+    values["refresh"] = _REFRESH_RUN.get(view.row.status, REFRESH_ENDED)
+    return reader_page("run", view, run_tone(view), **values)
 
 
 def _shortened(run: RunView) -> RunView:

@@ -36,15 +36,15 @@ def status() -> ResponseReturnValue:
         sort = choice(request.args, "sort", get_args(Sort)) or sort
         page = clamped(request.args, "page", page, most=1_000_000)
     with reading(state_of()) as reader:
-        found = read_overview(reader, sort, page, SCHEDULES_SHOWN)
-        in_doubt = any(each.id == "effects-in-doubt" for each in found.verdict.findings)
+        overview = read_overview(reader, sort, page, SCHEDULES_SHOWN)
+        in_doubt = any(finding.id == "effects-in-doubt" for finding in overview.verdict.findings)
         doubts = list_doubts(reader, DOUBTS_SHOWN) if in_doubt else None
         operations = list_operations(reader, limit=OPERATIONS_SHOWN).rows
     return reader_page(
         "status",
-        found,
-        found.verdict.tone,
-        now=found.verdict.now,
+        overview,
+        overview.verdict.tone,
+        now=overview.verdict.now,
         sort=sort,
         most=GROUPS_SHOWN,
         doubts=doubts,
@@ -61,7 +61,7 @@ def workers() -> ResponseReturnValue:
 
 def definition() -> ResponseReturnValue:
     """Render one schedule with its task, its last runs and its next slots."""
-    found = find_definition(state_of(), needed(request.args, "name"))
-    if found is None:
+    detail = find_definition(state_of(), needed(request.args, "name"))
+    if detail is None:
         abort(404, "There is no schedule of that name. It may have been renamed or removed.")
-    return reader_page("definition", found, definition_tone(found.view))
+    return reader_page("definition", detail, definition_tone(detail.view))

@@ -15,7 +15,7 @@ from .conftest import OWN, Pages
 #: What the app puts in the place of everything.
 THEIRS = "theirs, not ours"
 #: The names that our templates use, and some that they do not.
-NAMES = ("say", "found", "zone", "now", "url_for", "message", "request", "range", "dict", "row")
+NAMES = ("say", "content", "zone", "now", "url_for", "message", "request", "range", "dict", "row")
 
 
 def _delimiters(app: Flask, folder: Path) -> None:

@@ -36,7 +36,7 @@ for (const name of ["pointerup", "pointercancel", "dragend"]) {
 
 function isChanged(field) {
   if (field.options) {
-    const usual = Array.from(field.options).findIndex((each) => each.defaultSelected);
+    const usual = Array.from(field.options).findIndex((option) => option.defaultSelected);
     return field.selectedIndex !== Math.max(usual, 0);
   }
   return field.checked !== field.defaultChecked || field.value !== field.defaultValue;
@@ -46,7 +46,7 @@ function isHeld(main) {
   // A hidden page is renewed in any case.
   if (document.hidden) return false;
   const fields = Array.from(main.querySelectorAll("input:not([type=hidden]), select, textarea"));
-  return fields.some((each) => each === document.activeElement || isChanged(each)) || !document.getSelection().isCollapsed;
+  return fields.some((field) => field === document.activeElement || isChanged(field)) || !document.getSelection().isCollapsed;
 }
 
 function isAimedAt() {
@@ -62,10 +62,10 @@ function nameOf(element) {
 
 // Calls back with each element of the old page and its namesake in the fresh page.
 function pair(old, fresh, css, act) {
-  const named = new Map(Array.from(fresh.querySelectorAll(css), (each) => [nameOf(each), each]));
-  for (const each of old.querySelectorAll(css)) {
-    const found = named.get(nameOf(each));
-    if (found) act(each, found);
+  const freshByName = new Map(Array.from(fresh.querySelectorAll(css), (element) => [nameOf(element), element]));
+  for (const element of old.querySelectorAll(css)) {
+    const namesake = freshByName.get(nameOf(element));
+    if (namesake) act(element, namesake);
   }
 }
 
@@ -73,20 +73,20 @@ function show(main, fresh) {
   // The server sends a message once, so keep it until the user leaves the page.
   const message = main.querySelector("#message");
   const focused = main.contains(document.activeElement) ? nameOf(document.activeElement) : "";
-  const anchor = Array.from(main.querySelectorAll("[id]")).find((each) => each.getBoundingClientRect().top >= 0);
+  const anchor = Array.from(main.querySelectorAll("[id]")).find((element) => element.getBoundingClientRect().top >= 0);
   const top = anchor?.getBoundingClientRect().top;
   const scrolled = [];
-  pair(main, fresh, "summary", (each, found) => (found.parentElement.open = each.parentElement.open));
-  pair(main, fresh, "pre, .scroll", (each, found) => scrolled.push([found, each.scrollLeft, each.scrollTop]));
+  pair(main, fresh, "summary", (summary, namesake) => (namesake.parentElement.open = summary.parentElement.open));
+  pair(main, fresh, "pre, .scroll", (box, namesake) => scrolled.push([namesake, box.scrollLeft, box.scrollTop]));
   main.dataset.refresh = fresh.dataset.refresh ?? "";
   main.replaceChildren(...fresh.childNodes);
   if (message) main.prepend(message);
-  for (const [each, x, y] of scrolled) each.scrollTo(x, y);
+  for (const [box, x, y] of scrolled) box.scrollTo(x, y);
   const same = anchor && document.getElementById(anchor.id);
   if (same && scrollY) scrollBy({ top: same.getBoundingClientRect().top - top, behavior: "instant" });
   if (focused) {
-    const all = Array.from(main.querySelectorAll("a, button, summary, [tabindex]"));
-    all.find((each) => nameOf(each) === focused)?.focus({ preventScroll: true });
+    const targets = Array.from(main.querySelectorAll("a, button, summary, [tabindex]"));
+    targets.find((element) => nameOf(element) === focused)?.focus({ preventScroll: true });
   }
 }
 
