@@ -1,1 +1,13 @@
 """Tests of the features, a folder or a file for each."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+
+def parts(name: str) -> list[ModuleType]:
+    """Return the modules *name* of those folders that have one."""
+    paths = sorted(Path(__file__).parent.glob(f"*/{name}.py"))
+    return [import_module(f"{__name__}.{path.parent.name}.{name}") for path in paths]

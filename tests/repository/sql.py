@@ -24,7 +24,7 @@ from flask_cronjobs.core import (
     ticks,
 )
 from flask_cronjobs.db.dialect import POSTGRESQL, SQLITE, Dialect
-from flask_cronjobs.features.rates import rates
+from tests.features import parts
 
 FOLDER = Path(__file__).parents[2] / "docs" / "sql"
 WIDTH = 100
@@ -50,10 +50,9 @@ STATEMENTS: dict[str, Maker] = {
     "read-definitions": definitions.read_definitions,
     "move-watermarks": slots._move_watermarks,
     "insert-slots": slots.insert_of_slots,
-    "find-starts": rates._groups,
-    "open-starts": rates._take_marks,
     "open": gate.open_statement,
     "parked-keys": gate.parked_keys,
+    **{name: make for part in parts("statements") for name, make in part.STATEMENTS.items()},
 }
 #: A part of a statement: the words of a clause, or what stands in parentheses.
 Part: TypeAlias = "Word | list[Part]"

@@ -1,0 +1,7 @@
+"""The statements of rates, for `docs/sql`."""
+
+from __future__ import annotations
+
+from flask_cronjobs.features.rates import rates
+
+STATEMENTS = {"find-starts": rates._groups, "open-starts": rates._take_marks}
