@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by selenium: how it is started, sized, lit and pictured."""
+"""Debian's Chromium, driven by selenium: starting, resizing, colors and pictures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Browser = webdriver.Chrome
 
 
 def missing() -> str | None:
-    """What is not there of what a browser test needs, or None."""
+    """Return what a browser test needs and this machine lacks, or None."""
     gone = [name for name in ("chromium", "chromedriver") if shutil.which(name) is None]
     if gone:
         return f"{' and '.join(gone)} not found: run tests/browser/install.sh, or `make browser`"
     return None
 
 
-#: A mouse, which a browser without a window lacks.
+#: A browser without a window has no mouse.
 MOUSE = (
     "--blink-settings=primaryHoverType=2,availableHoverTypes=2,"
     "primaryPointerType=4,availablePointerTypes=4"
@@ -43,7 +43,7 @@ MOUSE = (
 def start(profile: Path, javascript: bool = True, *flags: str) -> Browser:
     """Start the browser with an empty profile in the folder *profile*."""
     options = webdriver.ChromeOptions()
-    # What JavaScript asks is answered by the test, not by the driver.
+    # The test answers JavaScript's questions, not the driver.
     options.unhandled_prompt_behavior = "ignore"
     options.binary_location = shutil.which("chromium") or ""
     for flag in (*_FLAGS, *flags, f"--user-data-dir={profile}"):
@@ -76,7 +76,7 @@ def set_width(browser: Browser, width: int, scale: float = 1) -> None:
 
 
 def picture(browser: Browser, most: int = 4000) -> bytes:
-    """The page as a PNG, from its top to its end, but at most *most* pixels."""
+    """Return the page as a PNG, from its top to its end, but at most *most* pixels high."""
     width, height = browser.execute_script(
         "return [innerWidth, document.documentElement.scrollHeight]"
     )

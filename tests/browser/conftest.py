@@ -30,7 +30,7 @@ DEAD = 48
 
 @dataclass
 class Site:
-    """A served app, and what its task is told to do."""
+    """A served app, and the behavior of its task."""
 
     url: str
     app: Flask
@@ -57,7 +57,7 @@ class Site:
         self.tick()
 
     def age_ticks(self, seconds: float) -> None:
-        """Make the ticks so much older."""
+        """Make the ticks *seconds* older."""
         by = timedelta(seconds=seconds)
         with self.app.app_context():
             for tick in self.db.session.query(JobTick):
@@ -80,7 +80,7 @@ def database_url(sqlite_url: str) -> str:
 
 @pytest.fixture
 def site(app: Flask, db: SQLAlchemy) -> Iterator[Site]:
-    """A served app with one definition and a task that breaks down as long as it is told to."""
+    """A served app with one definition, and a task that fails as long as it is told to."""
     rights = {"read", "act"}
     app.config.update(CRONJOBS_SHOW_PAYLOAD=True)
     jobs = CronJobs(app, authorize=lambda action: action in rights)
@@ -90,7 +90,7 @@ def site(app: Flask, db: SQLAlchemy) -> Iterator[Site]:
 
     @jobs.task(schedule="0 7 * * *", timezone="Europe/Berlin")
     def print_letters() -> None:
-        """Nothing: it is never due."""
+        """Do nothing: this is never due."""
 
     @jobs.task(retry=False)
     def print_invoice(number: int) -> str:
@@ -110,7 +110,7 @@ def site(app: Flask, db: SQLAlchemy) -> Iterator[Site]:
 
 @pytest.fixture
 def lively_site(site: Site) -> Site:
-    """A site with a day's rows; its code declares all of their tasks but one, for all buttons."""
+    """A site with a day's rows; its code declares all tasks but one, so that all buttons show."""
     site.jobs.task(name="send_weekly_report")(lambda user_id, date_from, date_to: None)
     for name, task, cron, zone, _ in lively.DEFINITIONS:
         if name == task != "plan_weekly_reports":
@@ -123,7 +123,7 @@ def lively_site(site: Site) -> Site:
 
 
 def _trouble(now: datetime) -> Iterator[JobRun]:
-    """Slots that no tick recorded in time, and a run that no worker takes."""
+    """Add slots that no tick recorded in time, and a run that no worker takes."""
     night = now - timedelta(hours=9)
     yield JobRun(
         definition_id=5, job_type="plan_weekly_reports", status="skipped", error_type="Missed",
@@ -138,7 +138,7 @@ def _trouble(now: datetime) -> Iterator[JobRun]:
 def start_browser(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[bool], Browser]]:
-    """Start a browser with or without JavaScript, or take the one that runs."""
+    """Start a browser with or without JavaScript, or return the one that is running."""
     from . import chromium
 
     gone = chromium.missing()
@@ -159,7 +159,7 @@ def start_browser(
 
 @pytest.fixture
 def browser(start_browser: Callable[[bool], Browser]) -> Iterator[Browser]:
-    """A browser with JavaScript, as wide as a desk's."""
+    """A browser with JavaScript, as wide as a desktop's."""
     from . import chromium
 
     browser = start_browser(True)

@@ -1,4 +1,4 @@
-"""What a person does at a page: find a link or a button, click it, and wait for what comes."""
+"""A person's actions on a page: find a link or a button, click it, and wait for the result."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .chromium import Browser
 
 
 def find_link(browser: Browser, text: str) -> WebElement:
-    """The first link with *text* in it."""
+    """Return the first link that contains *text*."""
     return browser.find_element(By.PARTIAL_LINK_TEXT, text)
 
 
 def find_button(browser: Browser, label: str, within: str = "main") -> WebElement:
-    """The first button whose text begins with *label*."""
+    """Return the first button whose text begins with *label*."""
     for button in browser.find_elements(By.CSS_SELECTOR, f"{within} button"):
         if button.text.startswith(label):
             return button
@@ -66,9 +66,9 @@ def leave(browser: Browser, act: Callable[[], object]) -> int:
 
 
 def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait until *true*."""
+    """Wait until *true* returns true."""
     deadline = time.monotonic() + seconds
-    # A page that renews itself may replace an element between its being found and read.
+    # A page that renews itself may replace an element between the search and the reading.
     while True:
         with suppress(StaleElementReferenceException):
             if true():

@@ -1,4 +1,4 @@
-"""What an operator does, click by click, with and without JavaScript."""
+"""An operator's actions, click by click, with and without JavaScript."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _says(browser: Browser, text: str) -> None:
 
 
 def _question(browser: Browser) -> str:
-    """What JavaScript asks, once it does."""
+    """Return JavaScript's question, once it asks."""
     questions: list[str] = []
 
     def asks() -> bool:
@@ -176,7 +176,7 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
 def test_an_open_stack_and_a_mouse_at_rest_do_not_stop_a_page(browser: Browser, site: Site) -> None:
     site.die(1)
     browser.get(f"{site.url}/runs/1")
-    # In one script, since the page may be renewed at any time.
+    # One script does both, since the page may be renewed at any time.
     x, y = browser.execute_script(
         """
         document.querySelector("main summary").focus();

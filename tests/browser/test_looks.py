@@ -21,7 +21,7 @@ from .conftest import DEAD, Site
 pytestmark = pytest.mark.browser
 
 AXE = Path(sys.prefix) / "axe/node_modules/axe-core/axe.min.js"
-#: Of each page, the addresses to look at; a page that is not here fails a test.
+#: The addresses to check for each page; a page that is missing here fails a test.
 PAGES_OF: dict[str, tuple[str, ...]] = {
     "status": ("/", "/?sort=next"),
     "runs": ("/runs", "/runs?status=dead", "/runs?overdue=1", "/runs?q=report&status=queued",
@@ -96,7 +96,7 @@ def test_each_page_is_looked_at() -> None:
 
 @pytest.fixture
 def unscripted(browser: Browser) -> Iterator[Browser]:
-    """The browser, to which our script does not come. One without JavaScript does not run axe."""
+    """A browser that does not get our script. One without JavaScript does not run axe."""
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/pages.js*"]})
     yield browser
@@ -146,7 +146,7 @@ def test_axe_finds_nothing_on_empty_pages_and_a_refusal(
 
 
 def test_nothing_breaks_the_policy_nor_the_console(browser: Browser, lively_site: Site) -> None:
-    browser.get_log("browser")  # What earlier tests left.
+    browser.get_log("browser")  # Earlier tests left these.
     for path in (p for p in PAGES if "bogus" not in p and "999999" not in p):
         browser.get(f"{lively_site.url}{path}")
         logged = browser.get_log("browser")
@@ -187,7 +187,7 @@ def test_what_can_be_pressed_is_not_printed(browser: Browser, lively_site: Site)
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-#: The words of a page that a line breaks in, though they may break after their punctuation only.
+#: The words of a page in which a line breaks; after punctuation it may.
 BROKEN_WORDS = r"""
 const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 const broken = [];
@@ -206,7 +206,7 @@ return broken;
 """
 
 
-#: What can be clicked and is smaller than 24 px.
+#: The clickable elements that are smaller than 24 px.
 SMALL = """
 return Array.from(document.querySelectorAll("a, button, input, select, textarea, summary"))
   .filter((each) => each.checkVisibility() && !each.closest(".skip, [aria-hidden]"))

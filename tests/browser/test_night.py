@@ -1,4 +1,4 @@
-"""The questions of a night: each is answered on Status, or at most two clicks from it."""
+"""The questions of a night: Status, or a page at most two clicks away, answers each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .hands import find_button, find_link, follow, leave
 
 pytestmark = pytest.mark.browser
 
-#: A width, a color scheme, and whether there is JavaScript: each pair of them.
+#: Pairs of a width, a color scheme, and whether there is JavaScript.
 FORMS = ((1280, "light", True), (1280, "dark", False), (390, "dark", True), (390, "light", False))
-#: What a window shows of a page without scrolling.
+#: The part of a page that a window shows without scrolling.
 SCREEN = 900
 
 
 class Walk:
-    """Somebody who begins at Status; clicks are counted, and so are answers to questions."""
+    """A person who begins at Status; clicks and answers to questions are counted."""
 
     def __init__(self, browser: Browser, site: Site) -> None:
         self.browser, self.site = browser, site
@@ -43,7 +43,7 @@ class Walk:
         self.clicks += leave(self.browser, lambda: box.send_keys(text, Keys.ENTER))
 
     def row(self, css: str, text: str) -> WebElement:
-        """The first element of *css* that has *text* in it."""
+        """Return the first element of *css* that contains *text*."""
         rows = self.browser.find_elements(By.CSS_SELECTOR, css)
         return next(row for row in rows if text in row.text)
 
@@ -119,7 +119,7 @@ def _let_the_queue_go_on(walk: Walk) -> None:
     walk.reads(walk.row("#message", "images"), "is resumed", within=SCREEN)
 
 
-#: Each question, and the most clicks that its answer takes. Those that change something are last.
+#: Each question, and the most clicks that its answer takes. The last ones change something.
 QUESTIONS: tuple[tuple[Callable[[Walk], None], int], ...] = (
     (_is_something_wrong_and_since_when, 0),
     (_what_failed_and_for_whom, 0),
@@ -140,7 +140,7 @@ def walk(
     start_browser: Callable[[bool], Browser],
     lively_site: Site,
 ) -> Iterator[Walk]:
-    """Somebody with one form of the pages."""
+    """A person with one form of the pages."""
     width, scheme, javascript = request.param
     browser = start_browser(javascript)
     set_width(browser, width)
@@ -163,7 +163,7 @@ def test_each_question_of_a_night_takes_two_clicks_at_most(walk: Walk) -> None:
 
 
 class TestOnPostgreSQL:
-    """The same pages are read by other statements there."""
+    """Other statements read the same pages there."""
 
     @pytest.fixture
     def database_url(self, postgresql_url: str) -> str:

@@ -1,4 +1,4 @@
-"""The database of the commands, and what calls them."""
+"""The database of the commands, and functions that call them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flask_cronjobs import CronJobs
 
 @pytest.fixture(params=["sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, unless marked: what commands read and do is tested below them on both databases."""
+    """SQLite unless marked: lower tests cover what commands read and do on both databases."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -37,21 +37,21 @@ class Admin:
         self.run = run
 
     def __call__(self, *args: object, **options: Any) -> Result:
-        """What came of it."""
+        """Return the result."""
         return self.run("admin", *args, **options)
 
     def ok(self, *args: object, **options: Any) -> str:
-        """The output of a command that does its work."""
+        """Return the output of a command that succeeds."""
         result = self(*args, **options)
         assert result.exit_code == 0, result.output
         return result.output
 
     def data(self, *args: object) -> Any:
-        """What a command says in JSON."""
+        """Return a command's JSON."""
         return json.loads(self.ok(*args, "--json"))
 
     def refused(self, *args: object, code: int = 1, **options: Any) -> str:
-        """The output of a command that does not do its work."""
+        """Return the output of a command that fails."""
         result = self(*args, **options)
         assert result.exit_code == code, result.output
         return result.output

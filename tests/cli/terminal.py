@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-#: How long anything that is bound to come may take on a busy machine, in seconds.
+#: How long an expected event may take on a busy machine, in seconds.
 PATIENCE = 60.0
-#: What says of a terminal otherwise than it is.
+#: Variables that would describe another terminal.
 OVERRIDES = {"NO_COLOR", "COLUMNS", "LINES"}
 #: A control sequence of a terminal.
 CONTROL = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[78DM])")
 
 
 class Terminal:
-    """A command on a terminal of its own.
+    """A command on its own terminal.
 
     :ivar output: what it has written so far, with its control sequences.
     """
@@ -67,7 +67,7 @@ class Terminal:
             return True
         try:
             chunk = os.read(self._reader, 65536)
-        except OSError:  # Nobody has the other side open any more.
+        except OSError:  # No process has the other side open any more.
             return False
         self.output += chunk.decode(errors="replace")
         return bool(chunk)
@@ -89,5 +89,5 @@ class Terminal:
 
     @property
     def lines(self) -> list[str]:
-        """What it has written, without control sequences."""
+        """Return what it has written, without control sequences."""
         return CONTROL.sub("", self.output).replace("\r\n", "\n").splitlines()

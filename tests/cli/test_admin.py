@@ -1,4 +1,4 @@
-"""``flask jobs admin``: what it prints, asks, refuses, and how it exits."""
+"""``flask jobs admin``: its output, questions, refusals and exit codes."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
 
 
 def test_init_says_that_it_set_a_file_of_sqlite_to_wal(admin: Admin) -> None:
-    """The tables may be there: a migration has made them, and leaves the journal mode."""
+    """The tables may exist, since a migration has made them and left the journal mode."""
     output = "All tables exist.\nSet SQLite's journal mode to WAL.\n"
     assert admin.ok("init") == output
 

@@ -1,4 +1,4 @@
-"""When ``flask run`` starts a worker beside the server; `process/test_reload.py` has the rest."""
+"""When ``flask run`` starts a worker beside the server; `process/test_reload.py` tests the rest."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flask_cronjobs import CronJobs
         (True, True, run_command, None, True, True),
         (True, True, run_command, True, True, True),
         (True, True, run_command, False, False, True),
-        (True, True, run_command, None, False, False),  # The process that watches files.
+        (True, True, run_command, None, False, False),  # This is the process that watches files.
         (True, False, run_command, None, True, False),
         (True, True, routes_command, None, True, False),
-        (True, True, None, None, True, False),  # `app.run()`, or another command.
+        (True, True, None, None, True, False),  # This is `app.run()`, or another command.
         (False, True, run_command, None, True, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where migrations make the tables, nothing says ``flask jobs admin init``, and it refuses."""
+"""Where migrations make the tables, nothing suggests ``flask jobs admin init``, which refuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.layers import lite_extension
 
 from .conftest import Run
 
-#: The command of each that makes the migration.
+#: The command of each tool that makes the migration.
 MAKE = {
     "migrate": "flask db migrate, then: flask db upgrade",
     "alembic": "flask db revision 'job tables', then: flask db upgrade",
@@ -37,7 +37,7 @@ def jobs(app: Flask) -> CronJobs:
 def make(
     request: pytest.FixtureRequest, app: Flask, db: SQLAlchemy, jobs: CronJobs, tmp_path: Path
 ) -> str:
-    """What makes a migration: Flask-Migrate, Flask-Alembic, or Alembic, which has its table."""
+    """The command that makes a migration: Flask-Migrate's, Flask-Alembic's or Alembic's."""
     if request.param == "migrate":
         Migrate(app, db)
     elif request.param == "alembic":
@@ -87,7 +87,7 @@ def test_without_migrations_the_advice_is_init(app: Flask, run: Run) -> None:
 def test_migrations_that_see_no_job_tables_are_to_be_given_the_metadata(
     tmp_path: Path, metadata: MetaData | None
 ) -> None:
-    """Else they make none, and later drop those that ``init`` has created."""
+    """Otherwise they make none, and later drop those that ``init`` has created."""
     app = Flask("blind")
     app.config["SQLALCHEMY_ENGINES"] = {"default": f"sqlite:///{tmp_path / 'app.sqlite'}"}
     db = lite_extension()(app)

@@ -1,4 +1,4 @@
-"""Nobody waits for whoever reads lines: what nobody reads is dropped, and counted."""
+"""A slow reader of lines delays no command: what it does not read is dropped and counted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_process_ends_though_its_output_is_not_read(pipe: tuple[int, TextIO]) 
     _, stream = pipe
     filled = fill(stream)
     assert not write(stream, "x\n", 0.1)
-    leave(stream)  # What Python writes there at the end goes nowhere, and does not wait.
+    leave(stream)  # What Python writes there at the end is discarded, without waiting.
     stream.write("y" * 2 * filled)
     stream.flush()
 

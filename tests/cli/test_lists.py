@@ -1,4 +1,4 @@
-"""The other lists and what changes their rows: definitions, effects, batches, ticks."""
+"""The other lists, and the commands that change their rows."""
 
 from __future__ import annotations
 

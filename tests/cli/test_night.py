@@ -13,7 +13,7 @@ from .conftest import Admin
 
 pytestmark = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
 
-#: The command for each question, and what it says.
+#: The command for each question, and a part of its output.
 ANSWERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Is something wrong, and since when?": (
         (), ("things need you", "The queue images is paused by ada", "12 min ago")

@@ -1,4 +1,4 @@
-"""Names and messages from the tables reach terminals and logs as plain text, and shells quoted."""
+"""Names and messages from the tables reach terminals and logs as plain text, quoted for shells."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rows import Rows
 
 from .conftest import Run
 
-#: A line break that fakes a line, a color, a bell, and an override of the direction of writing.
+#: A line break that fakes a line, a color, a bell, and an override of the writing direction.
 ODD = "odd\n\x1b[31mfake\x07\u202eline\u2066\x9b\u2028"
 FORBIDDEN = "\x1b\x07\u202e\u2066\x9b\r\u2028"
 SHELL = "$(touch x); 'y'"
@@ -24,7 +24,7 @@ SHELL = "$(touch x); 'y'"
 
 @pytest.fixture
 def odd_run(rows: Rows) -> int:
-    """Rows of each kind with odd texts; the id of a dead run."""
+    """Insert rows of each kind with odd texts; return the id of a dead run."""
     rows.tick(host=ODD, worker=ODD)
     definition = rows.definition(ODD, job_type=ODD, schedule=ODD, timezone=ODD)
     odd: dict[str, Any] = dict.fromkeys(("job_type", "queue", "idempotency_key"), ODD)

@@ -15,7 +15,7 @@ from flask_cronjobs.models import JobEffect
 from tests.marks import on_postgresql
 from tests.rows import Rows
 
-#: A command of ``flask jobs``, and a line that it prints. ``{dead}`` is a dead run's id, and so on.
+#: A command of ``flask jobs``, and a line of its output. ``{dead}`` is a dead run's id.
 COMMANDS = (
     ("tick --json", '"dead": 1'),
     ("work --help", "Usage"),
@@ -53,7 +53,7 @@ COMMANDS = (
 
 @pytest.fixture
 def ids(app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows) -> dict[str, int]:
-    """Rows of each kind; the ids of the runs by their status."""
+    """Insert rows of each kind; return the ids of the runs by their status."""
     jobs.task(name="send")(lambda: None)
     jobs.task(name="remind", schedule="0 7 * * *")(lambda: None)
 

@@ -1,4 +1,4 @@
-"""Commands that are suggested: the ones that were meant, with the options of ``flask``, quoted."""
+"""Suggested commands are the intended ones, with the options of ``flask``, quoted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def flask(app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call ``flask``, or what *program* is, as from a shell."""
+    """Call ``flask``, or the program *program*, as from a shell."""
     # The option --debug sets it for the whole process: other tests must not see that.
     monkeypatch.setenv("FLASK_DEBUG", "0")
 

@@ -1,4 +1,4 @@
-"""``flask jobs tick``: silence, lines, exit codes and options; and what an idle tick costs."""
+"""``flask jobs tick``: silence, lines, exit codes, options, and the cost of an idle tick."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.rows import Rows, ago
 
 
 class Tick:
-    """Runs ``flask jobs tick`` in this process; has a task that does nothing."""
+    """Runs ``flask jobs tick`` in this process; its app has a task that does nothing."""
 
     def __init__(self, app: Flask, db: SQLAlchemy, jobs: CronJobs) -> None:
         self.app, self.db, self.jobs = app, db, jobs
@@ -60,7 +60,7 @@ class TestOutput:
         assert (report["runs"], report["tick"]["succeeded"]) == ([], 0)
 
     def test_one_line_a_run_and_a_summary(self, tick: Tick) -> None:
-        """Failed runs are the table's business."""
+        """The table shows failed runs."""
 
         @tick.jobs.task(retry=False)
         def broken() -> None:
@@ -251,7 +251,7 @@ class TestRetention:
             for number in range(1, 41):
                 rows.run("succeeded", finished_at=ago(days=14, minutes=1))
                 pruned.append(tick.jobs.tick().pruned)
-                if number == 3:  # As if hours had passed.
+                if number == 3:  # This simulates hours that have passed.
                     with state.bookkeeping() as books:
                         d = books.dialect
                         moment = d.typed(":then", "timestamptz")
@@ -262,7 +262,7 @@ class TestRetention:
     def test_next_tick_prunes_what_one_has_left(
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """So one host with a tick a minute keeps up with what ends, and with its effects."""
+        """One host with a tick a minute keeps up with runs and effects like this."""
         monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
         for number in range(5):

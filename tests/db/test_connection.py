@@ -1,4 +1,4 @@
-"""The bookkeeping connection: whose isolation it has, what it tries again, and what it lets go."""
+"""The bookkeeping connection: its isolation, its retries, and what it releases."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from flask_cronjobs.models import JobRun
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql, on_sqlite
 
-#: What an app may have set; SQLite has READ UNCOMMITTED in the place of REPEATABLE READ.
-#: The last is by the server's own default, for all connections.
+#: An app may have set any of these; SQLite has READ UNCOMMITTED instead of REPEATABLE READ. The
+#: last one is the server's own default, for all connections.
 SERVER = {"connect_args": {"options": "-c default_transaction_isolation=serializable"}}
 ENGINES: dict[str, dict[str, Any]] = {
     "autocommit": {"isolation_level": "AUTOCOMMIT"},
@@ -29,13 +29,13 @@ ENGINES: dict[str, dict[str, Any]] = {
     "serializable": {"isolation_level": "SERIALIZABLE"},
     "server": SERVER,
 }
-#: Errors that may pass, and whether the server has gone away or turned read-only.
+#: Errors that may pass, and whether the server has gone away or become read-only.
 TRANSIENT = {"40001": False, "25006": True, "25P03": True, "25P04": True, "57P01": True}
 
 
 @pytest.fixture
 def kit(database_url: str, engine_options: dict[str, Any]) -> Iterator[Kit]:
-    """The store on an engine with options of a test's choice."""
+    """The job tables, on an engine with the options of the test."""
     if database_url.startswith("sqlite"):
         if "connect_args" in engine_options:
             pytest.skip("SQLite has no server")
@@ -56,7 +56,7 @@ def insert_run(connection: Connection) -> None:
 
 
 def errors_of(engine: Engine) -> list[BaseException]:
-    """Every error that the database will answer with from now on, also those tried again."""
+    """Collect every error that the database answers with from now on, even if it is retried."""
     errors: list[BaseException] = []
 
     def hear(context: Any) -> None:
@@ -127,7 +127,7 @@ class TestIsolation:
 
 
 class TestSeveralStatements:
-    """Those that are sent at once, in one transaction."""
+    """Several statements are sent at once, in one transaction."""
 
     @any_engine
     def test_each_sees_the_one_before_and_the_rows_of_each_come_back(self, kit: Kit) -> None:
@@ -143,7 +143,7 @@ class TestSeveralStatements:
     def test_one_that_fails_takes_back_the_other_and_is_not_sent_again(
         self, kit: Kit, failing: int
     ) -> None:
-        """psycopg would send on what it holds back."""
+        """psycopg would send the statements that it holds back."""
         statements = [(ONE_MORE, {"task": "task"}), (ODD, {})]
         with pytest.raises(DatabaseTrouble, match="ck_job_runs_status"):
             kit.books.rows_of_each(statements if failing else statements[::-1])
@@ -172,14 +172,14 @@ COUNT = text("SELECT count(*) AS number FROM job_runs")
 
 
 def fail_in_its_statement(connection: Connection) -> None:
-    """Send a statement that the server refuses, and go on with the connection."""
+    """Send a statement that the server refuses, and continue with the connection."""
     with pytest.raises(DBAPIError):
         connection.execute(text("SELECT 1 / 0"))
     connection.rollback()
 
 
 def race_to_the_end(kit: Kit) -> list[int]:
-    """Four workers claim and finish until nothing is left; the ids that they claimed."""
+    """Let four workers claim and finish until nothing is left; return the ids that they claimed."""
     claimed: list[int] = []
     start = threading.Barrier(4)
 
@@ -200,7 +200,7 @@ def race_to_the_end(kit: Kit) -> list[int]:
 class TestTriedAgain:
     @pytest.mark.parametrize(("code", "emptied"), TRANSIENT.items())
     def test_whole_transaction_runs_again(self, kit: Kit, code: str, emptied: bool) -> None:
-        """Trouble with the server empties the app's pool: what it holds goes to the same server."""
+        """An error of the server empties the app's pool: its connections go to the same server."""
         before = backend(kit.engine)
         assert backend(kit.engine) == before
         tries: list[str] = []
@@ -254,7 +254,7 @@ def take_one(connection: Connection, run_id: int) -> None:
 
 
 def backend(engine: Engine) -> int:
-    """The server process behind the connection that the pool gives."""
+    """Return the server process behind the connection that the pool gives."""
     with engine.connect() as connection:
         pid: int = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         return pid
@@ -289,7 +289,7 @@ class TestSQLite:
         assert (len(tries), len(kit.all_rows())) == (1, 1)
 
     def test_transaction_that_reads_before_it_writes_is_not_overtaken(self, kit: Kit) -> None:
-        """A deferred one would fail at its write, since another has written since its read."""
+        """A deferred transaction would fail at its write, as another has written since its read."""
         run_id = kit.run()
         tries: list[int] = []
         overtaken = threading.Event()
@@ -322,4 +322,4 @@ class TestSQLite:
             dialect_of(create_engine(kit.engine.url))
 
 
-# Others may go on while it waits for the database
+# Other threads continue while it waits for the database

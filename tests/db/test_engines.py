@@ -1,4 +1,4 @@
-"""A connection apart from the app's pool: what an interruption while it is opened leaves."""
+"""An interruption while a connection outside of the app's pool is opened leaks nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOMENTS = 20
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """Leave what is in a cycle where it is."""
+    """Do not collect cycles."""
     gc.collect()
     gc.disable()
     yield
@@ -30,7 +30,7 @@ def no_collector() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Raise KeyboardInterrupt when the timer is over, if a connection is being opened then."""
+    """Raise KeyboardInterrupt when the timer ends, if a connection is then being opened."""
 
     def interrupt(_signal: int, frame: FrameType | None) -> Any:
         while frame is not None:
@@ -44,7 +44,7 @@ def interruptible() -> Iterator[None]:
 
 
 def seconds_to_connect(engine: Engine) -> float:
-    """How long it takes, by the fastest of ten: the machine may have paused in another."""
+    """Return the fastest of ten connects: the machine may have paused in another."""
     seconds: list[float] = []
     for _ in range(10):
         began = time.perf_counter()
@@ -57,7 +57,7 @@ def seconds_to_connect(engine: Engine) -> float:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # The drivers tell that they close it.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <function _collection_gced")  # SQLAlchemy
 def test_interruption_leaves_no_connection(engine: Engine, database_url: str) -> None:
-    connect_apart(engine).close()  # The first connection of an engine asks the server more.
+    connect_apart(engine).close()  # The first connection of an engine asks the server for more.
     span = seconds_to_connect(engine)
     interrupted = 0
     for moment in range(1, MOMENTS + 1):

@@ -1,4 +1,4 @@
-"""What is said of a database that cannot be used."""
+"""The messages about a database that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An interruption in the midst of a commit, where SQLAlchemy takes the transaction for ended."""
+"""An interruption within a commit, where SQLAlchemy considers the transaction ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.rows import Rows
 
 
 class Interruption(BaseException):
-    """What a signal handler raises."""
+    """The exception of a signal handler."""
 
 
 def interrupt(connection: Connection) -> NoReturn:
@@ -32,9 +32,9 @@ def test_interrupted_commit_leaves_neither_lock_nor_work_in_the_pool(
         with pytest.raises(Interruption):
             db.session.commit()
         event.remove(db.engine, "commit", interrupt)
-    with state.bookkeeping() as books, books.trying_once():  # Another connection.
+    with state.bookkeeping() as books, books.trying_once():  # This is another connection.
         books.rows(text("UPDATE job_runs SET priority = 7"))
-    with app.app_context():  # The pool has one connection: the same.
+    with app.app_context():  # The pool has one connection, so it is the same.
         row = db.session.execute(text("SELECT queue, priority FROM job_runs")).one()
         db.session.commit()
     assert tuple(row) == ("first", 7)

@@ -1,4 +1,4 @@
-"""Where PostgreSQL looks for the job tables: one place for all, or a sentence about both."""
+"""Where PostgreSQL finds the job tables: one place for all, or a message about both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flask_cronjobs.insights.doctor import examine
 
 @pytest.fixture
 def shop(postgresql_url: str) -> Iterator[None]:
-    """Schemas ``shop`` and ``other`` beside ``public``, without tables."""
+    """Create the schemas ``shop`` and ``other`` beside ``public``, without tables."""
     engine = create_engine(postgresql_url)
     schemas = "shop, other, aside"
     with engine.begin() as connection:
@@ -46,12 +46,12 @@ class Shop:
         return result.output
 
     def doctor(self) -> Finding:
-        """What the doctor says of the tables."""
+        """Return the doctor's finding about the tables."""
         (finding,) = (row for row in examine(state_of(self.app)) if row.id == "tables")
         return finding
 
     def schemas(self) -> set[str]:
-        """The schemas in which there are job tables."""
+        """Return the schemas that contain job tables."""
         with self.db.engine.connect() as connection:
             query = "SELECT schemaname FROM pg_tables WHERE tablename = 'job_runs'"
             return set(connection.scalars(text(query)))
@@ -83,7 +83,7 @@ def set_path(connection: Any, _: object) -> None:
 @pytest.mark.parametrize("how", ["options", "listener", "first listener"])
 @pytest.mark.parametrize("by", ["init", "create_all"])
 def test_search_path_of_all_connections_is_one_place(make: Any, how: str, by: str) -> None:
-    """A listener that came after SQLAlchemy's own let the doctor say "run init" for ever."""
+    """A listener that came after SQLAlchemy's own let the doctor suggest "run init" forever."""
     path = {"connect_args": {"options": "-csearch_path=shop"}}
     shop = make(**path if how == "options" else {})
     with shop.app.app_context():
@@ -100,7 +100,7 @@ def test_search_path_of_all_connections_is_one_place(make: Any, how: str, by: st
 
 
 def test_session_with_another_search_path_is_told_where_the_tables_are(make: Any) -> None:
-    """And not to run ``init``, which finds them."""
+    """It does not suggest ``init``, which finds them."""
     shop = make()
     shop.init()
     with shop.app.app_context():
@@ -125,7 +125,7 @@ def test_tables_in_another_schema_are_named(make: Any) -> None:
     with shop.app.app_context(), pytest.raises(TablesMissing) as caught:
         shop.jobs.tick()
     assert finding.todo in str(caught.value)
-    # As the sentence says; or they are another app's, and this one has its own beside them.
+    # They may also be another app's, and this app has its own tables beside them.
     with shop.app.app_context():
         shop.init()
         assert shop.schemas() == {"shop", "public"}
@@ -134,7 +134,7 @@ def test_tables_in_another_schema_are_named(make: Any) -> None:
 
 
 def test_search_path_without_a_schema_is_named(make: Any) -> None:
-    """``init`` said that no schema was selected, and sent to the doctor, which sent back."""
+    """``init`` said that no schema was selected, and named the doctor, which named ``init``."""
     shop = make(connect_args={"options": "-csearch_path=nowhere"})
     finding = shop.doctor()
     assert "The search_path is nowhere, and none of its schemas exists" in finding.todo

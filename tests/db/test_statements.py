@@ -1,4 +1,4 @@
-"""Settings and prepared statements: for bookkeeping alone, not behind a pooler; frames set free."""
+"""Settings and prepared statements of bookkeeping; frames that are released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tables import copy_tables
 
 
 def prepared_by(books: Bookkeeping) -> int:
-    """How many statements are prepared in the server after one was sent time and again."""
+    """Return how many statements the server has prepared after one was sent again and again."""
     for _ in range(12):
         books.rows(text("SELECT count(*) FROM job_runs WHERE status = 'queued'"))
     counted: Any = books.rows(text("SELECT count(*) AS number FROM pg_prepared_statements"))
@@ -30,7 +30,7 @@ def prepared_by(books: Bookkeeping) -> int:
     ("database_url", "engine_options", "prepares"),
     [
         ("postgresql", {}, True),
-        # As an app sets it for a pooler.
+        # An app sets this for a pooler.
         ("postgresql", {"connect_args": {"prepare_threshold": None}}, False),
         ("pgbouncer", {}, False),
     ],
@@ -39,7 +39,8 @@ def prepared_by(books: Bookkeeping) -> int:
 def test_bookkeeping_prepares_statements_where_it_may(
     engine: Engine, postgresql_url: str, prepares: bool
 ) -> None:
-    assert copy_tables(postgresql_url)  # Not by this engine, which may prepare some.
+    # The engine itself would prepare statements by creating the tables.
+    assert copy_tables(postgresql_url)
     with Bookkeeping(engine) as books:
         assert (prepared_by(books) > 0) == prepares
 
@@ -47,7 +48,7 @@ def test_bookkeeping_prepares_statements_where_it_may(
 def test_settings_of_bookkeeping_end_with_each_transaction(
     postgresql_url: str, request: pytest.FixtureRequest
 ) -> None:
-    """PgBouncer has one connection to the server here, which others use next."""
+    """PgBouncer has one connection to the server here, which other clients use next."""
     name = make_url(postgresql_url).database
     with psycopg.connect(postgresql_url.replace("+psycopg", "")) as direct:
         direct.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
@@ -84,7 +85,7 @@ def test_error_of_a_statement_is_its_own_and_nothing_is_logged(
 
 @on_postgresql
 def test_migration_that_changes_the_type_of_a_column_costs_no_outcome(engine: Engine) -> None:
-    """A prepared statement cannot be used any more when the types of its results change."""
+    """A prepared statement becomes unusable when the types of its results change."""
     create_tables(engine)
     with Bookkeeping(engine) as books:
         look = text("SELECT payload FROM job_runs")
@@ -97,7 +98,7 @@ def test_migration_that_changes_the_type_of_a_column_costs_no_outcome(engine: En
 def test_pipeline_whose_answers_psycopg_has_lost_is_a_broken_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As seen after a serialization failure. The next try has another connection."""
+    """This was seen after a serialization failure. The next try has another connection."""
     leave = Pipeline.__exit__
     broken: list[bool] = []
 
@@ -116,11 +117,11 @@ def test_pipeline_whose_answers_psycopg_has_lost_is_a_broken_connection(
 
 
 class Burden:
-    """Something that a frame holds."""
+    """An object that a frame holds."""
 
 
 def broken() -> tuple[BaseException, weakref.ref[Burden]]:
-    """An exception, and what a frame held that it passed through."""
+    """Return an exception, and an object in a frame through which it passed."""
     refs = []
 
     def work() -> None:

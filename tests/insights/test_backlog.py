@@ -1,4 +1,4 @@
-"""What waits to run is found by steps from group to group, as if all of it were read."""
+"""Walking from group to group finds the same waiting runs as reading all of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,12 @@ def _send(jobs: CronJobs) -> None:
 
 @pytest.fixture(params=[1_000, 1], ids=["by steps", "by reading all"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `waiting_groups` go from group to group, or be as if there were too many of them."""
+    """Let `waiting_groups` walk from group to group, or act as if there were too many groups."""
     monkeypatch.setattr(backlog, "MOST_STEPS", request.param)
 
 
 def groups(state: State) -> dict[tuple[str, str], tuple[int, int | None]]:
-    """For each task and queue, for how many hours the first run has been due, and the first of
-    those that a tick could run now."""
+    """Return for how many hours the first run of each group has been due, and been runnable."""
     groups: dict[tuple[str, str], list[Waiting]] = {}
     with reading(state) as reader:
         for group in waiting_groups(reader):
@@ -131,7 +130,7 @@ def test_the_verdict_leaves_out_tasks_of_other_code_and_what_is_paused(
 
 
 def hours_due(state: State) -> int:
-    """For how many hours the oldest run has been due that could run."""
+    """Return how long the oldest runnable run has been due, in hours."""
     with reading(state) as reader:
         oldest = oldest_due(reader)
         assert oldest is not None

@@ -1,4 +1,4 @@
-"""What an operator does to batches, and to runs that belong to one."""
+"""An operator's actions on batches, and on runs that belong to one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Shop:
         self.then: Task[..., Any] = then
 
     def fill(self, good: int, bad: int = 0, key: str = "b", **options: Any) -> list[int]:
-        """Fill a batch with such runs; their ids."""
+        """Fill a batch with such runs; return their ids."""
         with self.jobs.batch(key, then=self.then, **options):
             ids = self.work.enqueue_many([{}] * good + [{"bad": True}] * bad)
         self.db.session.commit()
@@ -54,12 +54,12 @@ class Shop:
         return batch
 
     def counts(self, key: str = "b") -> tuple[int, ...]:
-        """Total, succeeded, dead, cancelled."""
+        """Return the counts total, succeeded, dead and cancelled."""
         counts = self.view(key).counts
         return counts.total, counts.succeeded, counts.dead, counts.cancelled
 
     def thens(self) -> int:
-        """How many runs of `then` there are."""
+        """Return how many runs of `then` there are."""
         self.db.session.rollback()
         runs = select(JobRun.id).where(JobRun.job_type == "then")
         return len(self.db.session.scalars(runs).all())
@@ -144,7 +144,7 @@ def test_batch_that_is_being_filled_cannot_be_closed(shop: Shop, app: Flask) -> 
         with pytest.raises(StateConflict, match="being filled"):
             close_batch(shop.state, "b")
         with app.app_context():
-            shop.jobs.tick()  # Nor does it hold up a tick.
+            shop.jobs.tick()  # It does not delay a tick either.
     shop.db.session.commit()
     assert not close_batch(shop.state, "b")
     assert shop.counts()[0] == 2

@@ -1,4 +1,4 @@
-"""Each check of the table finds what is wrong once it has been so for too long, and no sooner."""
+"""Each check reports a problem once it has lasted too long, and no sooner."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERED: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1, "stri
 
 @pytest.fixture(autouse=True)
 def _ticks(jobs: CronJobs, rows: Rows) -> None:
-    """The app declares the task ``send``, and a tick was just now."""
+    """Declare the task ``send``, and insert a recent tick."""
     jobs.task(name="send")(lambda: None)
     rows.tick()
 
@@ -58,7 +58,7 @@ def no_code(rows: Rows, age: float) -> None:
     rows.run(age=age, job_type="gone")
 
 
-#: A run that waits for its rate.
+#: This run waits for its rate.
 RATED: dict[str, Any] = {"rate_key": "r", "rate_mark": "waits"}
 
 
@@ -82,10 +82,10 @@ def open_batch(rows: Rows, age: float) -> None:
 
 
 class Case(NamedTuple):
-    """Work that stands still.
+    """Work that is stuck.
 
     :ivar id: the check that finds it.
-    :ivar age: from when on it is named, in seconds.
+    :ivar age: the age from which it is reported, in seconds.
     :ivar early: an age at which it is not.
     """
 
@@ -119,7 +119,7 @@ of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.make
 
 
 def stalled(state: State) -> list[Finding]:
-    """What stands still, and not the work that waits for a worker."""
+    """Return what is stuck, except work that waits for a worker."""
     ids = {case.id for case in CASES}
     return [row for row in findings(state) if row.id in ids]
 

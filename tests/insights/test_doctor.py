@@ -1,4 +1,4 @@
-"""The doctor finds each fault by its id, says what to do, and exits 1 for an error."""
+"""The doctor finds each fault by its id, suggests a remedy, and exits 1 for an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.rows import Rows, ago
 
 @pytest.fixture
 def state_on() -> Iterator[Callable[..., State]]:
-    """Makes an app on a database, with such options of its engine."""
+    """Return a function that makes an app on a database, with options of its engine."""
     states: list[State] = []
 
     def make(url: str, **options: Any) -> State:
@@ -97,7 +97,7 @@ def test_what_ticked_last_is_named(
 def test_tables_made_by_the_app_are_sound_as_well(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
-    """`db.create_all()` makes them of the plain copies."""
+    """`db.create_all()` creates them from the plain copies."""
     findings = found(state_of(app))
     assert findings["tables"].level == "ok"
     assert not {"columns", "indexes"} & findings.keys()
@@ -179,7 +179,7 @@ def test_what_the_verdict_lists_is_listed(state: State, rows: Rows) -> None:
 def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
     app: Flask, state: State, rows: Rows
 ) -> None:
-    """And not those of the 90 days before, too."""
+    """Older dead runs, up to 90 days, are not retried."""
     runs = [rows.run("dead", finished_at=ago(hours=hours)) for hours in (1, 23, 25, 2000)]
     advice = found(state)["dead"]
     assert advice.what.startswith("2 runs ended dead")
@@ -190,7 +190,7 @@ def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
 
 
 def advised(finding: Finding, verb: str) -> list[str]:
-    """The arguments of the command that *finding* suggests, as a user copies it."""
+    """Return the arguments of the command that *finding* suggests, as a user copies it."""
     (command,) = re.findall(rf"flask (jobs admin {verb}[^`.]*)", finding.todo)
     return shlex.split(command)
 

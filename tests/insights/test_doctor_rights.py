@@ -1,4 +1,4 @@
-"""The doctor tries each right that jobs need; a tick that lacks one says the same."""
+"""The doctor tries each right that jobs need; a tick that lacks one gives the same message."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ TABLES = [*JobRun.metadata.tables]
 
 
 class Web:
-    """An app whose role has all rights that jobs need, until a test takes one away."""
+    """An app whose role has all rights that jobs need, until a test revokes one."""
 
     def __init__(self, owner: Engine, role: str, app: Flask, jobs: CronJobs) -> None:
         self.owner, self.role, self.app, self.jobs = owner, role, app, jobs
 
     def execute(self, *statements: str) -> None:
-        """Let the owner of the tables do something; ``{role}`` is the app's role."""
+        """Let the owner of the tables execute a statement; ``{role}`` is the app's role."""
         with self.owner.begin() as connection:
             for statement in statements:
                 connection.execute(text(statement.format(role=self.role)))
 
     def errors(self) -> list[Finding]:
-        """What the doctor finds that is about rights, and wrong."""
+        """Return the doctor's errors about rights."""
         findings = examine(state_of(self.app))
         assert [row.level for row in findings if row.id == "rights"]
         return [row for row in findings if row.id == "rights" and row.level == "error"]
 
     def trouble_of_tick(self) -> str:
-        """What a tick says that fails."""
+        """Return the message of a tick that fails."""
         with self.app.app_context(), pytest.raises(DatabaseTrouble) as caught:
             self.jobs.tick()
         return str(caught.value)
@@ -76,7 +76,7 @@ def test_role_with_all_rights_is_well_and_nothing_is_left_behind(web: Web) -> No
         web.jobs.tick()
     with web.owner.connect() as connection:
         numbers = [connection.scalar(text(f"SELECT count(*) FROM {name}")) for name in TABLES]
-    assert sum(map(int, filter(None, numbers))) == 1  # The tick.
+    assert sum(map(int, filter(None, numbers))) == 1  # This is the tick.
 
 
 @pytest.mark.parametrize("right", ["SELECT", "INSERT", "UPDATE", "DELETE"])
@@ -173,7 +173,7 @@ def test_schema_in_which_nothing_can_be_created_is_named(web: Web) -> None:
 
 
 def test_rights_are_tried_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
-    """A file that may only be read was green."""
+    """A read-only file was reported as sound."""
     create_tables(engine := create_engine(sqlite_url))
     engine.dispose()
     app, db = Flask("web"), SQLAlchemy()

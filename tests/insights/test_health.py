@@ -1,4 +1,4 @@
-"""Schedules that no tick serves, ticks that fail, and slots that were missed: nothing is silent."""
+"""Schedules without ticks, failing ticks and missed slots: all of them are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does is a row, in the transaction that does it, and says how far it came."""
+"""An operator's action is a row, in the transaction that does it, and tells its progress."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.rows import Rows, ago, view_of
 
 
 def operations(state: State) -> list[OperationView]:
-    """All, the first one first."""
+    """Return all operations, oldest first."""
     return [*reversed(list_operations(state, limit=100).rows)]
 
 
@@ -47,7 +47,7 @@ def sql(state: State, statement: str) -> None:
 
 @pytest.fixture
 def lose(state: State) -> Callable[..., None]:
-    """Loses the answer to the first statement with *at* in it, behind one with *behind* in it."""
+    """Lose the answer to the first statement containing *at*, after one containing *behind*."""
     parts: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -61,7 +61,7 @@ def lose(state: State) -> Callable[..., None]:
     return lambda behind, at="COMMIT": parts.extend((behind, at))
 
 
-#: Acts, and the statements that they are about.
+#: Actions, and the statements of each.
 BY_STATEMENT: dict[str, Callable[[State, int], object]] = {
     "INSERT INTO job_runs": lambda state, _: queue_run(state, "send"),
     "INSERT INTO job_runs (": run_again,
@@ -157,7 +157,7 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
         ("pruned", "0 runs", None, 0),
     ]
     lines = "\n".join(caplog.messages).splitlines()
-    # Of many: when it begins, for each of them, and when it ends.
+    # With many runs, it is lost at the beginning, for each run, and at the end.
     assert len(lines) == len(log) + 2 + 2
     assert all("by ada" in line for line in lines)
     assert "hush" not in caplog.text
@@ -236,7 +236,7 @@ def test_prune_that_was_stopped_says_how_far_it_came(
 
 
 def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
-    """By each operation on it alone."""
+    """A run shows the operations on it alone."""
     first, second = rows.run("dead"), rows.run("queued")
     RETRY.one(state, first, "ada")
     CANCEL.many(state, [first], "eve")

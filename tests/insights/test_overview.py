@@ -1,4 +1,4 @@
-"""Every read for people: bounded, of one moment, and without a write."""
+"""Every read for people is bounded, of one moment, and without a write."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def several(rows: Rows) -> dict[str, int]:
     }
 
 
-#: Filters, and what each finds of `several`.
+#: Filters, and the runs of `several` that each finds.
 FILTERS: list[tuple[RunFilter, set[str]]] = [
     (RunFilter(status="queued"), {"queued", "keyed", "overdue"}),
     (RunFilter(status="failed"), {"failed"}),
@@ -218,7 +218,7 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
         rows.run("succeeded", definition_id=rows.definition(f"d{number}"))
     rows.run("dead")
     rows.run(job_type="gone", age=3600)
-    read_overview(state)  # What a process learns once.
+    read_overview(state)  # A process reads these only once.
     checkouts: list[object] = []
     event.listen(state.engine.pool, "checkout", lambda *args: checkouts.append(args))
     with sent_by(state.engine) as sent:

@@ -1,4 +1,4 @@
-"""Queues: what waits in each, how fast it comes and goes, and who serves it."""
+"""Queues: what waits in each, how fast it comes and goes, and which workers serve it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator asks for: each verb changes what it may, and says why where it may not."""
+"""Each action of an operator changes only what it may, and explains each refusal."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     run_id = rows.run(status)
     with heard(run_cancelled) as outcomes:
         assert CANCEL.one(state, run_id, "ada").status == "cancelled"
-        CANCEL.one(state, rows.run("running"))  # Of this, its worker tells.
+        CANCEL.one(state, rows.run("running"))  # The run's worker reports this.
     run = rows.get(run_id)
     assert (run.status, run.last_error) == ("cancelled", "cancelled by ada")
     assert run.finished_at is not None
@@ -97,7 +97,7 @@ def run_now(*args: Any, **kwargs: Any) -> int:
 
 
 ACTIONS = {action.name: action for action in (RETRY, CANCEL, DISCARD)}
-#: What each action says of the statuses that it refuses.
+#: The messages of each action about the statuses that it refuses.
 ADVICE: dict[str, dict[Status, str]] = {
     "retry": {
         "queued": "queued already",
@@ -275,7 +275,7 @@ def test_run_now_runs_a_definition_with_its_own_payload(
 
 
 def test_run_now_takes_another_payload(state: State, rows: Rows, jobs: CronJobs) -> None:
-    """Its key is that of the payload, so that the limit of `user:bob` holds."""
+    """The key is computed from the payload, so the limit of `user:bob` holds."""
     jobs.task(name="send", concurrency_key="user:{who}")(lambda who: None)
     rows.definition("daily", job_type="send", payload={"who": "ada"})
     run = rows.get(run_now(state, "daily", {"who": "bob"}))
@@ -389,7 +389,7 @@ VERBS: dict[str, Callable[[CronJobs], object]] = {
 def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows, verb: str
 ) -> None:
-    """On PostgreSQL, where rows are locked one by one, there is nothing to say."""
+    """PostgreSQL locks row by row, so there is nothing to report."""
     send = jobs.task(name="send")(lambda: None)
     rows.run("dead", job_type="send")
     rows.definition("daily", job_type="send", paused_at=ago(60))

@@ -1,4 +1,4 @@
-"""Lists of runs in their order, and what a search finds."""
+"""Lists of runs in their order, and the results of searches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ids(state: State, search: str | None = None, **values: object) -> list[int]:
 
 
 def walk(state: State, which: RunFilter, limit: int, order: Sorting = NEWEST) -> Iterator[RunPage]:
-    """The pages of a list, one after the other."""
+    """Yield the pages of a list, one after the other."""
     cursor: Cursor | None = None
     while True:
         page = list_runs(state, which, cursor, limit, order)
@@ -60,7 +60,7 @@ def ids_of(pages: Iterable[RunPage]) -> list[int]:
 def test_each_run_is_listed_once_in_the_order_of_its_status(
     state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whatever the page's length, and however many runs have one time, or priorities there are."""
+    """The page's length, and runs of the same time or priority, make no difference."""
     monkeypatch.setattr("flask_cronjobs.insights.backlog.MOST_PRIORITIES", seed + 1)
     chosen, moments = random.Random(seed), [ago(seconds) for seconds in (-30, 10, 700, 900)]
     for status in chosen.choices(STATUSES, k=30):

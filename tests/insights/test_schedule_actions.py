@@ -20,20 +20,20 @@ NAME = "dropped; 'x'"
 
 @pytest.fixture(autouse=True)
 def _declared(context: None, jobs: CronJobs) -> None:
-    """One definition that code declares."""
+    """Let the code declare one definition."""
     jobs.task(name="declared", schedule="@daily")(lambda: None)
     jobs.tick()
 
 
 @pytest.fixture
 def names(state: State) -> Callable[[], list[str]]:
-    """The names of the definitions, as they are when it is called."""
+    """Return a function that reads the names of the definitions."""
     return lambda: definition_names(state)
 
 
 @pytest.fixture
 def remove(app: Flask, jobs: CronJobs) -> Callable[[str], Result]:
-    """Gives the command."""
+    """Return a function that runs the command."""
     return lambda name: app.test_cli_runner().invoke(args=["jobs", "admin", "remove", name])
 
 

@@ -1,4 +1,4 @@
-"""Durable steps for people: what a run's page says of them, and to go on from one of them."""
+"""A run's page shows durable steps, and lets a person restart from one of them."""
 
 from __future__ import annotations
 

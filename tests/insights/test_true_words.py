@@ -1,4 +1,4 @@
-"""Words of the pages and commands that are true also where little is known or ticks are stopped."""
+"""Sentences of pages and commands that stay true if little is known or ticks have stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOUR = 3600.0
 
 @pytest.fixture(autouse=True)
 def _schedules(jobs: CronJobs) -> None:
-    """Four definitions that code declares, and no tick yet."""
+    """Declare four definitions, before any tick."""
     task = jobs.task(name="it")(lambda: None)
     for name in ("one", "two", "three", "four"):
         task.schedule("*/5 * * * *", name=name)
@@ -81,7 +81,7 @@ def _batch(rows: Rows) -> None:
     rows.insert(JobBatch(key="weekly", opened_at=ago(49 * HOUR)))
 
 
-#: What is wrong while ticks come, or do not; the id of what needs a person, and its sentence.
+#: What is wrong with and without ticks: the finding's id, and its sentence.
 SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     "ticks": (lambda rows: None, "ticks", "ticks have stopped"),
     "pause": (_paused, "paused", "the queue default is paused"),
@@ -100,7 +100,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
         "the definition 'mails' has been due for 1 h: no tick records it",
     ),
     "rate": (
-        # Its rate has a free start, and no tick takes it.
+        # The rate has a free start, and no tick takes it.
         lambda rows: rows.run(job_type="it", age=2 * HOUR, rate_key="r", rate_mark="waits"),
         *("overdue", "work has been waiting for 2 h"),
     ),
@@ -126,7 +126,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
 def test_all_who_say_what_needs_a_person_say_the_same(
     app: Flask, client: FlaskClient, run: Run, rows: Rows, situation: str
 ) -> None:
-    """The verdict, its JSON, the doctor, the metrics, the webhook and the page."""
+    """These are the verdict, its JSON, the doctor, the metrics, the webhook and the page."""
     make, id_, text = SITUATIONS[situation]
     rows.tick(age=2 * HOUR if situation == "ticks" else 0)
     make(rows)

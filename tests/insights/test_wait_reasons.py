@@ -1,4 +1,4 @@
-"""Why each run that has not begun waits."""
+"""The reason why each run that has not begun waits."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_run_waits_for_a_worker_that_serves_its_queue(
 ) -> None:
     for names in queues:
         rows.tick(age=60, queues=names)
-    rows.tick(age=3600)  # So long ago that it is gone.
+    rows.tick(age=3600)  # This is so long ago that the worker is gone.
     run_id = rows.run(**{"age": 60, "job_type": "send", **age})
     assert [wait.kind for wait in list_runs(state).waits[run_id]] == kinds
 

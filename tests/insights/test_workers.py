@@ -63,5 +63,5 @@ def test_verdict_names_the_queue_that_no_host_serves(
     rows.run(age=60, job_type="send", queue="later")
     text = "work has been waiting for 1 h"
     assert overdue() == [f"{text}: no worker serves the queue images"]
-    rows.tick(host="web-2")  # It serves all.
+    rows.tick(host="web-2")  # This worker serves all queues.
     assert overdue() == [text]

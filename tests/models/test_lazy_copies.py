@@ -1,4 +1,4 @@
-"""The copies in the app's metadata come when somebody looks for them, whichever way."""
+"""The copies in the app's metadata appear when they are first read, in any way."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WAYS: dict[str, Callable[[MetaData], object]] = {
 
 
 def with_own_table() -> MetaData:
-    """An app's metadata with a table of the app's own, to which nobody has looked."""
+    """An app's metadata with a table of the app's own, which nothing has read yet."""
     metadata = MetaData()
     add_tables(metadata, "sqlite")
     Table("users", metadata, Column("id", Integer, primary_key=True))
@@ -45,7 +45,7 @@ def with_own_table() -> MetaData:
 
 
 def copied(metadata: MetaData) -> bool:
-    """Whether the copies are there, without looking for them."""
+    """Return whether the copies exist, without reading them."""
     return dict.__contains__(metadata.tables, "job_runs")
 
 

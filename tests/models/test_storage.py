@@ -1,4 +1,4 @@
-"""PostgreSQL is told when to vacuum: for new tables, and for those that were there before."""
+"""PostgreSQL's vacuum settings are set for new tables, and for those of earlier versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables: impossible rows are refused, all has a name, and times are instants."""
+"""The tables refuse impossible rows, everything has a name, and times are instants."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[type[Base], dict[str, Any]]] = {
     "effects": (JobEffect, {"key": "a"}),
     "batches": (JobBatch, {"key": "a"}),
 }
-#: A CHECK, and what it refuses.
+#: A CHECK, and a row that it refuses.
 IMPOSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("ck_job_runs_status", {"status": "lost"}),
     ("ck_job_runs_running_is_locked", {"status": "running"}),
@@ -144,7 +144,7 @@ def test_every_index_and_constraint_has_a_name_of_its_own(engine: Engine) -> Non
 
 
 def test_what_refers_to_a_run_is_found_by_an_index(engine: Engine) -> None:
-    """Else deleting a run would read a whole table for what goes with it."""
+    """Otherwise deleting a run would read whole tables for the rows that refer to it."""
     inspector = inspect(engine)
     references = [
         (table, key["constrained_columns"])
@@ -185,7 +185,7 @@ class TestCreation:
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         with app.app_context():
-            assert create_tables(db.engine) == []  # It tells what it created.
+            assert create_tables(db.engine) == []  # It returns what it created.
             created = shape(db.engine)
             db.drop_all()
             assert set(create_tables(db.engine)) == NAMES
@@ -226,7 +226,7 @@ class TestCreation:
 
 
 def shape(engine: Engine) -> dict[str, object]:
-    """Columns, indexes and checks of all job tables, as the database has them."""
+    """Return columns, indexes and checks of all job tables, as the database has them."""
     inspector = inspect(engine)
     return {
         table: (

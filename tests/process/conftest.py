@@ -1,4 +1,4 @@
-"""The site that a process test works on, and ticks in the test's own process."""
+"""The site of a process test, whose processes may be killed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.process import support
 
 @pytest.fixture
 def site(database_url: str, tmp_path: Path) -> Iterator[support.Site]:
-    """A site on an empty database: the test runs once with each kind."""
+    """A site on an empty database; the test runs once on each kind."""
     with support.site(database_url, tmp_path) as site:
         yield site
 

@@ -19,17 +19,17 @@ from tests.process import jobs_app
 from tests.process.support import QUICK, Site, Tick
 
 BROKER = "JOBS_APP_BROKER"
-#: How Flask and Celery find this module.
+#: The name by which Flask and Celery find this module.
 MODULE = "tests.process.executor_app"
 
 
 def create_app() -> Flask:
-    """The app of the process tests, with its executor."""
+    """Make the app of the process tests, with its executor."""
     return with_celery(jobs_app.create_app(), os.environ[BROKER])
 
 
 def with_celery(app: Flask, broker: str) -> Flask:
-    """*app*, with Celery initialized on it."""
+    """Return *app*, with Celery initialized on it."""
     from celery import Celery
 
     from flask_cronjobs.executors.celery import init
@@ -43,7 +43,7 @@ def with_celery(app: Flask, broker: str) -> Flask:
 
 
 def __getattr__(name: str) -> Any:
-    # What Celery's command looks for; Flask's looks for "app", too.
+    # Celery's command looks for this name; Flask's looks for "app", too.
     if name in ("celery", "app") and BROKER in os.environ:
         return create_app().extensions["celery"]
     raise AttributeError(name)
@@ -53,7 +53,7 @@ class ExecutorSite(Site):
     """A `Site` with workers of Celery."""
 
     def make_app(self) -> Flask:
-        """The app in the test's own process, which hands runs on as well."""
+        """Make the app in the test's own process, which hands runs on as well."""
         app = jobs_app.create_app(self.url, self.trace_file, self.config)
         return with_celery(app, self.env[BROKER])
 
@@ -76,7 +76,7 @@ class ExecutorSite(Site):
 
 @contextmanager
 def executor_site(url: str, folder: Path, broker: Broker) -> Iterator[ExecutorSite]:
-    """A site whose queue ``default`` Celery executes."""
+    """Yield a site whose queue ``default`` Celery executes."""
     broker.renew()
     config = {**QUICK, "CRONJOBS_EXECUTORS": {"default": "celery"}}
     site = ExecutorSite(url, folder, config, {BROKER: broker.url}, module=MODULE)

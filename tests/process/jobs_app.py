@@ -45,7 +45,7 @@ DATABASE = "JOBS_APP_DATABASE"
 TRACE = "JOBS_APP_TRACE"
 CONFIG = "JOBS_APP_CONFIG"
 LOG_LEVEL = "JOBS_APP_LOG_LEVEL"
-#: How many connections the app holds in its pool when its tick begins, by this variable.
+#: The variable that says how many connections the app's pool holds when its tick begins.
 CONNECTED = "JOBS_APP_CONNECTED"
 
 # On SQLite, reclaiming waits for living workers; here there is no lock to wait for.
@@ -72,7 +72,7 @@ class Entry(db.Model):  # type: ignore[name-defined,misc]
 def create_app(
     url: str | None = None, trace: Path | None = None, config: Mapping[str, Any] | None = None
 ) -> Flask:
-    """The app on *url*; by default all is as the environment says."""
+    """Make the app on *url*; by default the environment configures it."""
     app = Flask(__name__)
     app.config["SQLALCHEMY_DATABASE_URI"] = url or os.environ[DATABASE]
     app.config["JOBS_APP_TRACE"] = str(trace or os.environ[TRACE])
@@ -104,7 +104,7 @@ def say(what: str, **more: object) -> None:
 
 @contextmanager
 def told(**more: object) -> Generator[None]:
-    """Say ``begun`` and ``ended``; if interrupted, ``interrupted`` and by what."""
+    """Say ``begun`` and ``ended``; if interrupted, say ``interrupted`` and the exception."""
     say("begun", **more)
     try:
         yield
@@ -117,7 +117,7 @@ def told(**more: object) -> Generator[None]:
 def nap(seconds: float) -> None:
     """Sleep in short pieces.
 
-    Python heeds a signal that came just before a sleep when the sleep has ended, and not sooner.
+    A signal that arrived just before a sleep is handled only when the sleep has ended.
     """
     until = time.monotonic() + seconds
     while (remaining := until - time.monotonic()) > 0:
@@ -125,7 +125,7 @@ def nap(seconds: float) -> None:
 
 
 def wait_for_file(path: str) -> None:
-    """Wait until the file *path* exists, but not for ever."""
+    """Wait until the file *path* exists, but not forever."""
     until = time.monotonic() + 120
     while not Path(path).exists() and time.monotonic() < until:
         time.sleep(0.02)
@@ -137,13 +137,13 @@ def kill() -> None:
 
 
 def backend() -> int:
-    """The id of the server process behind the session's connection."""
+    """Return the id of the server process behind the session's connection."""
     result = db.session.connection().exec_driver_sql("SELECT pg_backend_pid()")
     return int(result.scalar_one())
 
 
 def say_backends(sender: Flask | None = None, **details: Any) -> None:
-    """Say ``connected``, and which server processes are behind the pool's connections."""
+    """Say ``connected``, with the server processes behind the pool's connections."""
     connections = [db.engine.connect() for _ in range(int(os.environ[CONNECTED]))]
     pids = [c.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() for c in connections]
     for connection in connections:
@@ -156,14 +156,14 @@ def say_backends(sender: Flask | None = None, **details: Any) -> None:
 
 @jobs.task(retry=AGAIN)
 def note(label: str = "") -> str:
-    """Say ``note``, and be done."""
+    """Say ``note``, and end."""
     say("note", label=label)
     return label
 
 
 @jobs.task(retry=AGAIN, concurrency_key="account:{account}", order="strict")
 def book(account: str, number: int) -> None:
-    """Say ``booked``, of one account one after the other; some fail at first."""
+    """Say ``booked`` for one account, one run after the other; some fail at first."""
     if number % 3 == 1 and current_run.attempt == 1:
         raise RuntimeError("as it was asked to")
     say("booked", account=account, number=number)
@@ -184,7 +184,7 @@ def sleep(seconds: float = 300.0) -> None:
 
 @jobs.task(retry=AGAIN)
 def wait_for(path: str) -> None:
-    """Tell the progress, and wait until the file *path* exists."""
+    """Report progress, and wait until the file *path* exists."""
     current_run.progress(0.5, "half")
     with told():
         wait_for_file(path)
@@ -192,7 +192,7 @@ def wait_for(path: str) -> None:
 
 @jobs.task(retry=AGAIN, timeout=300)
 async def async_wait(path: str = "/nowhere", seconds: float = 120.0) -> None:
-    """Wait until the file *path* exists, at most so long."""
+    """Wait until the file *path* exists, at most *seconds*."""
     with told():
         until = time.monotonic() + seconds
         while not Path(path).exists() and time.monotonic() < until:
@@ -201,7 +201,7 @@ async def async_wait(path: str = "/nowhere", seconds: float = 120.0) -> None:
 
 @jobs.task(retry=AGAIN)
 def wait_once() -> None:
-    """At the first attempt as `sleep`; at later ones say ``redone`` at once."""
+    """Sleep at the first attempt; at later ones say ``redone`` at once."""
     if current_run.attempt > 1:
         say("redone")
         return
@@ -218,20 +218,20 @@ def fail(attempts: int = 1000) -> None:
 
 @jobs.task(retry=AGAIN)
 def later(delay: float = 0.0) -> None:
-    """Ask to be tried later, once."""
+    """Snooze once."""
     if current_run.attempt == 1:
         raise RetryLater(delay, "not yet")
 
 
 @jobs.task(retry=AGAIN)
 def effect(key: str) -> object:
-    """Do the effect *key*, which says ``effect``, once."""
+    """Perform the effect *key*, which says ``effect``, once."""
     return jobs.once(key, lambda: say("effect", key=key))
 
 
 @jobs.task(retry=AGAIN)
 async def async_effect(key: str) -> None:
-    """The same between two waits."""
+    """Perform an effect between two waits."""
     await asyncio.sleep(0.05)
     jobs.once(key, lambda: say("effect", key=key))
     await asyncio.sleep(0.05)
@@ -246,7 +246,7 @@ def atomic_entry(label: str) -> None:
 
 @jobs.task(retry=AGAIN)
 def close_month(steps: int, chunks: int) -> list[int]:
-    """Insert an `Entry` in each of so many steps and chunks; then wait for a signal, and sleep."""
+    """Insert an `Entry` in each of several steps and chunks; then wait for a signal, and sleep."""
 
     def insert(label: str) -> int:
         db.session.add(Entry(label=label, run_id=current_run.id))
@@ -265,7 +265,7 @@ def close_month(steps: int, chunks: int) -> list[int]:
 
 @jobs.task(retry=AGAIN)
 def entry(label: str = "", with_backend: bool = False) -> None:
-    """Insert an `Entry`, commit it, and say so; if asked, which server process did it."""
+    """Insert an `Entry`, commit it, and say so; on request, name the server process."""
     db.session.add(Entry(label=label, run_id=current_run.id))
     by = backend() if with_backend else None
     db.session.commit()
@@ -274,7 +274,7 @@ def entry(label: str = "", with_backend: bool = False) -> None:
 
 @jobs.task(retry=AGAIN, concurrency=1, concurrency_key="key:{key}")
 def one_at_a_time(key: str, seconds: float = 0.02, harm: bool = False) -> None:
-    """Sleep; one of a key at a time. If asked, kill the process instead."""
+    """Sleep, one run of a key at a time. On request, kill the process instead."""
     if harm:
         kill()
     with told(key=key):
@@ -283,7 +283,7 @@ def one_at_a_time(key: str, seconds: float = 0.02, harm: bool = False) -> None:
 
 @jobs.task(retry=AGAIN)
 def on_schedule(name: str) -> None:
-    """What the scheduled definitions run: says ``slot``."""
+    """Say ``slot``: the scheduled definitions run this."""
     say("slot", name=name, slot=current_run.scheduled_for.isoformat())
 
 
@@ -294,7 +294,7 @@ for number in range(5):
 
 @jobs.task(retry=AGAIN)
 def hold(megabytes: int, seconds: float) -> None:
-    """Hold so much memory for *seconds*."""
+    """Hold *megabytes* of memory for *seconds*."""
     with told():
         block = b"x" * (megabytes << 20)
         nap(seconds)
@@ -312,7 +312,7 @@ def work_on(seconds: float) -> None:
 
 @jobs.task(retry=AGAIN)
 def tells(path: str, often: bool) -> None:
-    """Tell many steps of progress at once before the file *path* exists, or one afterwards."""
+    """Report many steps of progress at once before the file *path* exists, or one afterwards."""
     say("begun")
     for step in range(1, 10) if often else ():
         current_run.progress(step / 10)
@@ -323,7 +323,7 @@ def tells(path: str, often: bool) -> None:
 
 @jobs.task(retry=False, timeout=1)
 def print_much(lines: int = 10_000) -> None:
-    """Print more than a pipe takes, without ending the last line."""
+    """Print more than a pipe holds, without ending the last line."""
     for number in range(lines):
         print("much, much output", number)
     print("and no end of it", end="")
@@ -331,7 +331,7 @@ def print_much(lines: int = 10_000) -> None:
 
 @jobs.task(retry=False, timeout=2)
 def with_a_slow_receiver() -> None:
-    """Work long enough to be watched; `be_slow` hears of the end."""
+    """Work long enough to be watched; `be_slow` receives the end."""
     time.sleep(1.5)
 
 
@@ -359,7 +359,7 @@ def stubborn() -> None:
 
 @jobs.task(retry=AGAIN)
 async def async_stubborn() -> None:
-    """The same on the event loop."""
+    """At the first attempt, swallow every interruption on the event loop."""
     say("begun")
     until = time.monotonic() + (300 if current_run.attempt == 1 else 0)
     while time.monotonic() < until:
@@ -371,7 +371,7 @@ async def async_stubborn() -> None:
 
 @jobs.task(retry=AGAIN)
 def in_c() -> None:
-    """At the first attempt, compute in C without end, where no exception can be raised."""
+    """At the first attempt, compute in C forever, where no exception can be raised."""
     say("begun")
     if current_run.attempt == 1:
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -379,7 +379,7 @@ def in_c() -> None:
 
 @jobs.task(retry=AGAIN)
 async def async_in_c() -> None:
-    """The same on the event loop."""
+    """At the first attempt, compute in C forever on the event loop."""
     say("begun")
     await asyncio.sleep(0.3)
     if current_run.attempt == 1:
@@ -395,13 +395,13 @@ def hold_the_interpreter() -> None:
 
 @jobs.task(retry=AGAIN)
 async def async_hold_the_interpreter() -> None:
-    """The same on the event loop."""
+    """At the first attempt, loop in C on the event loop, and keep the interpreter's lock."""
     hold_the_interpreter()
 
 
 @jobs.task(retry=AGAIN)
 def backtrack(seconds: float) -> None:
-    """Match a regular expression that backtracks, for twice as long each time, until *seconds*."""
+    """Match a regular expression that backtracks, doubling its time until *seconds*."""
     with told():
         length, took = 16, 0.0
         while took < seconds:
@@ -413,7 +413,7 @@ def backtrack(seconds: float) -> None:
 
 @jobs.task(retry=False, timeout=1)
 def write_and_query_on() -> None:
-    """Write in ``db.session``, then query on in the same transaction, until the timeout."""
+    """Write in ``db.session``, then keep querying in the same transaction until the timeout."""
     db.session.execute(text("INSERT INTO entries (label, run_id) VALUES ('open', 0)"))
     slow = text(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000)"
@@ -425,7 +425,7 @@ def write_and_query_on() -> None:
 
 @jobs.task(retry=AGAIN)
 def locks_its_own_row() -> None:
-    """At the first attempt, change its own row without a commit, and wait."""
+    """At the first attempt, change the run's own row without a commit, and wait."""
     if current_run.attempt > 1:
         return
     db.session.execute(
@@ -488,7 +488,7 @@ def killed_in_effect(in_doubt: str) -> object:
 
 @jobs.task(retry=AGAIN)
 def effect_after_wait(path: str) -> None:
-    """Once the file *path* is there, do an effect."""
+    """When the file *path* exists, perform an effect."""
     say("begun")
     wait_for_file(path)
     jobs.once("k", lambda: say("effect"))
@@ -497,7 +497,7 @@ def effect_after_wait(path: str) -> None:
 
 @jobs.task(retry=AGAIN)
 def killed_before_payment_is_committed() -> object:
-    """An effect that writes in ``db.session``, and no commit before the process is killed."""
+    """Perform an effect that writes in ``db.session``; the process is killed before the commit."""
 
     def pay() -> str:
         db.session.add(Entry(label="payment", run_id=current_run.id))
@@ -522,7 +522,7 @@ def killed_before_commit() -> None:
 
 
 def _take_signals(how: str) -> None:
-    """Do what libraries do that install handlers of their own, and leave them behind."""
+    """Install signal handlers as libraries do, and leave them behind."""
     numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM]
     if how == "block":
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
@@ -534,13 +534,13 @@ def _take_signals(how: str) -> None:
 
 @jobs.task(retry=False)
 def take_signals(how: str) -> None:
-    """Take all signals that a worker needs."""
+    """Take over all signals that a worker needs."""
     _take_signals(how)
     say("taken")
 
 
 @jobs.task(retry=False)
 async def async_take_signals(how: str) -> None:
-    """Take all signals that a worker needs."""
+    """Take over all signals that a worker needs, on the event loop."""
     _take_signals(how)
     say("taken")

@@ -1,4 +1,4 @@
-"""Ticks as real processes, and what to ask of them.
+"""Ticks as real processes, and methods to observe them.
 
 A `Site` is one database with a trace; `run_tick` and `start_tick` run ``flask jobs tick`` of
 `jobs_app` there. Nothing sleeps for a fixed time: `wait_until` polls for what a test waits for.
@@ -29,10 +29,10 @@ from tests.process import jobs_app
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-#: How long anything that is bound to come may take on a busy machine, in seconds.
+#: How long an expected event may take on a busy machine, in seconds.
 PATIENCE = 60.0
 PAST = "2020-01-01 00:00:00.000000"
-#: Short leases and graces, so that what waits for one waits briefly.
+#: Leases and graces are short, so that tests wait briefly for their ends.
 QUICK: Mapping[str, Any] = {"CRONJOBS_LEASE": 2, "CRONJOBS_SHUTDOWN_GRACE": 1}
 
 
@@ -55,30 +55,30 @@ class Tick:
 
     @property
     def pid(self) -> int:
-        """The id of the process, also that of its process group."""
+        """The id of the process and of its process group."""
         return self.process.pid
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self._out.read_text()
 
     @property
     def errors(self) -> str:
-        """What it has said on standard error so far."""
+        """The standard error so far."""
         return self._err.read_text()
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether the process has not ended yet."""
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
-        """Send the process a signal."""
+        """Send a signal to the process."""
         self.process.send_signal(number)
 
     def wait(self, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
-        """Wait for the end."""
+        """Wait for the end of the process."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -88,13 +88,13 @@ class Tick:
         return subprocess.CompletedProcess(self.process.args, code, self.output, self.errors)
 
     def stop(self) -> None:
-        """Let it stop by SIGTERM, and wait for the end of all its work."""
+        """Stop the process by SIGTERM, and wait until all its work has ended."""
         self.send(signal.SIGTERM)
         result = self.wait()
         assert result.returncode == 0, result.stderr
 
     def end(self) -> None:
-        """Kill it, and the workers that it forked."""
+        """Kill the process, and the workers that it forked."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         for pid in _of_session(self.pid):
@@ -104,7 +104,7 @@ class Tick:
 
 
 def _of_session(session: int) -> Iterator[int]:
-    """The processes of a session, where the system says it as Linux does."""
+    """Return the processes of a session, where the system has a /proc as Linux does."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
@@ -141,11 +141,11 @@ class Site:
             jobs_app.db.create_all()
 
     def make_app(self) -> Flask:
-        """The app in the test's own process."""
+        """Make the app in the test's own process."""
         return jobs_app.create_app(self.url, self.trace_file, {})
 
     def close(self) -> None:
-        """End all processes, and let go of the database."""
+        """End all processes, and close the connections to the database."""
         for tick in self.ticks:
             tick.end()
         with self.app.app_context():
@@ -154,11 +154,11 @@ class Site:
                 engine.dispose()
 
     def start(self, *args: str, env: Mapping[str, str] | None = None) -> Tick:
-        """Start ``flask`` with *args*, in a process group of its own."""
+        """Start ``flask`` with *args*, in its own process group."""
         return self.start_python("flask", "--app", self.module, *args, env=env)
 
     def start_python(self, *args: str, env: Mapping[str, str] | None = None) -> Tick:
-        """Start ``python -m`` with *args*, in a process group of its own."""
+        """Start ``python -m`` with *args*, in its own process group."""
         number = len(self.ticks)
         out, err = self.folder / f"{number}.out", self.folder / f"{number}.err"
         with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -200,7 +200,7 @@ class Site:
             return jobs_app.jobs.tick()
 
     def tick_until_done(self) -> None:
-        """Tick here, with all leases run out, until every run has come to its end."""
+        """Tick in this process, with all leases expired, until every run has ended."""
         live = ("queued", "failed", "running")
         for _ in range(20):
             self.expire()
@@ -210,7 +210,7 @@ class Site:
         raise AssertionError(f"There are runs left after 20 ticks: {self.statuses()}")
 
     def cancel(self, run_id: int) -> str:
-        """Cancel a run as an operator; its status after that."""
+        """Cancel a run as an operator; return its status afterwards."""
         with self.app.app_context():
             return jobs_app.jobs.cancel(run_id).status
 
@@ -221,7 +221,7 @@ class Site:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of the processes."""
+        """Return the environment of the processes."""
         plain = {name: value for name, value in os.environ.items() if "CRONJOBS" not in name}
         return plain | {
             jobs_app.DATABASE: self.url,
@@ -233,19 +233,25 @@ class Site:
     def enqueue(
         self, task: str, payload: Mapping[str, object] | None = None, **options: Any
     ) -> int:
-        """Enqueue one run and commit it; its id. *options* are those of `CronJobs.enqueue`."""
+        """Enqueue one run and commit it; return its id.
+
+        *options* are those of `CronJobs.enqueue`.
+        """
         with self.app.app_context():
             return jobs_app.jobs.enqueue(task, payload, commit=True, **options).id
 
     def enqueue_many(
         self, task: str, payloads: Sequence[Mapping[str, object]], **options: Any
     ) -> list[int]:
-        """Enqueue many runs and commit them; their ids. *options* are those of `Task.using`."""
+        """Enqueue many runs and commit them; return their ids.
+
+        *options* are those of `Task.using`.
+        """
         with self.app.app_context():
             return jobs_app.jobs.get(task).using(commit=True, **options).enqueue_many(payloads)
 
     def query(self, sql: str, **parameters: object) -> Sequence[Row[Any]]:
-        """The rows of an SQL statement, which is committed."""
+        """Execute an SQL statement, commit, and return its rows."""
         with self.app.app_context(), jobs_app.db.engine.connect() as connection:
             result = connection.execute(text(sql), parameters)
             rows = result.all() if result.returns_rows else []
@@ -253,15 +259,15 @@ class Site:
             return rows
 
     def run(self, run_id: int) -> Row[Any]:
-        """The row of a run."""
+        """Return the row of a run."""
         return self.query("SELECT * FROM job_runs WHERE id = :id", id=run_id)[0]
 
     def ends(self, *ids: int) -> set[tuple[str, int]]:
-        """The statuses and attempts of runs."""
+        """Return the statuses and attempts of runs."""
         return {(run.status, run.attempts) for run in map(self.run, ids)}
 
     def statuses(self) -> dict[str, int]:
-        """How many enqueued runs have which status; those of slots come with the minutes."""
+        """Count the statuses of enqueued runs, but not of those of slots, whose number grows."""
         rows = self.query(
             "SELECT status, count(*) AS number FROM job_runs WHERE definition_id IS NULL"
             " GROUP BY status"
@@ -269,21 +275,21 @@ class Site:
         return {row.status: row.number for row in rows}
 
     def failures(self, run_id: int) -> list[str]:
-        """The error types of a run's failed attempts, in order."""
+        """Return the error types of a run's failed attempts, in order."""
         rows = self.query(
             "SELECT error_type FROM job_failures WHERE run_id = :id ORDER BY attempt", id=run_id
         )
         return [row.error_type for row in rows]
 
     def trace(self, *what: str) -> list[dict[str, Any]]:
-        """The lines that handlers have said so far; those of *what*, if given."""
-        # The last line may be half there while its process writes it.
+        """Return the lines that handlers have said so far, or only those of *what*."""
+        # The last line may be incomplete while its process writes it.
         *lines, _ = self.trace_file.read_text().split("\n")
         records = [json.loads(line) for line in lines]
         return [line for line in records if not what or line["what"] in what]
 
     def wait_for(self, what: str, times: int = 1) -> list[dict[str, Any]]:
-        """Wait until handlers have said *what* so many times."""
+        """Wait until handlers have said *what* at least *times* times."""
         try:
             return wait_until(lambda: trace if len(trace := self.trace(what)) >= times else [])
         except AssertionError as error:
@@ -295,7 +301,7 @@ class Site:
         wait_until(lambda: self.run(run_id).status in statuses)
 
     def make_slots_due(self) -> None:
-        """Set all watermarks three minutes back."""
+        """Move all watermarks three minutes back."""
         back = (
             "next_run_at - interval '3 minutes'"
             if self.on_postgresql
@@ -305,21 +311,21 @@ class Site:
 
     @property
     def past(self) -> str:
-        """A moment that is over, as the database writes it."""
+        """Return a time that is past, in the database's format."""
         return PAST + ("+00" if self.on_postgresql else "")
 
     def expire(self) -> None:
-        """Let all leases run out, now."""
+        """Let all leases expire now."""
         self.query(f"UPDATE job_runs SET locked_until = '{self.past}' WHERE status = 'running'")
 
     def wait_for_expiry(self, run_id: int) -> None:
-        """Wait until the lease of a running run has run out, by the database's clock."""
+        """Wait until the lease of a running run has expired, by the database's clock."""
         now = "now()" if self.on_postgresql else "strftime('%Y-%m-%d %H:%M:%f', 'now')"
         sql = f"SELECT 1 FROM job_runs WHERE id = :id AND locked_until < {now}"
         wait_until(lambda: self.query(sql, id=run_id))
 
     def can_answer(self) -> bool:
-        """Whether the database answers."""
+        """Return whether the database answers."""
         with suppress(OperationalError):
             return bool(self.query("SELECT 1"))
         return False
@@ -327,7 +333,7 @@ class Site:
 
 @contextmanager
 def site(url: str, folder: Path) -> Iterator[Site]:
-    """A `Site` on *url*, closed at the end."""
+    """Yield a `Site` on *url*, and close it at the end."""
     site = Site(url, folder)
     try:
         yield site

@@ -1,4 +1,4 @@
-"""Standard output that nobody reads, is closed or full: Ctrl-S, a pager, a collector that hangs."""
+"""Standard output that blocks, is closed or full: Ctrl-S, a pager, a collector that hangs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.process.support import PATIENCE, ROOT, Site, wait_until
 
 pytestmark = on_sqlite
 
-#: More lines than a pipe of 4096 bytes takes.
+#: The number of lines that exceeds a pipe of 4096 bytes.
 RUNS = 300
 FLASK = [sys.executable, "-m", "flask", "--app", jobs_app.__name__]
 
 
 @contextmanager
 def unread(site: Site, *args: str, errors_too: bool = False) -> Iterator[subprocess.Popen[bytes]]:
-    """Start ``flask`` with *args*; its output goes into a small pipe that nobody reads."""
+    """Start ``flask`` with *args*; its output goes into a small pipe that nothing reads."""
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
     process = subprocess.Popen(
@@ -60,12 +60,12 @@ def test_resident_workers_renew_and_record_and_stop(site: Site, workers: str) ->
     assert site.ends(*notes) == {("succeeded", 1)}
     rows = site.query("SELECT sum(succeeded) AS runs, sum(finished_at IS NULL) FROM job_ticks")
     assert tuple(rows[0])[1] == 0
-    assert rows[0].runs >= RUNS + 1  # Slots may have come.
+    assert rows[0].runs >= RUNS + 1  # Slots may have come due.
 
 
 @pytest.mark.parametrize("options", [("--workers", "1"), ("--workers", "3"), ("--json",)])
 def test_a_tick_does_its_work_and_ends(site: Site, options: tuple[str, ...]) -> None:
-    """On a terminal, Ctrl-S stops standard error as well, on which it is told of a lost worker."""
+    """On a terminal, Ctrl-S also stops standard error, where a lost worker is reported."""
     site.enqueue_many("note", [{}] * RUNS)
     killed = 2 if "3" in options else 0
     site.enqueue_many("kill_self", [{}] * killed, priority=1)

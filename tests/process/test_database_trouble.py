@@ -1,4 +1,4 @@
-"""FAULTS: the server cut off, restarted, away, full or hanging; poolers; wrong clocks."""
+"""FAULTS: the server is cut off, restarted, away, full or hanging; poolers; wrong clocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CUT = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-#: A host's clock is ahead by so much, another's behind, in seconds.
+#: How far one host's clock is ahead and another's is behind, in seconds.
 SKEW = 90
 
 
@@ -65,7 +65,7 @@ def test_run_survives_a_restart_of_the_server(
 def test_tick_whose_server_stays_away_ends_its_handler_and_itself(
     task: str, site: Site, restartable_postgres: LocalServer
 ) -> None:
-    """Beyond the lease another may have the run, so the handler must not go on."""
+    """After the lease another worker may have the run, so the handler must not continue."""
     run, tick = site.begin(task)
     restartable_postgres.stop()
     result = tick.wait()
@@ -90,7 +90,7 @@ def test_tick_whose_server_stays_away_ends_its_handler_and_itself(
 def test_read_only_server_delays_and_fails_nothing(
     site: Site, restartable_postgres: LocalServer
 ) -> None:
-    """A failover seen from the app: the server answers, and takes no writes for a while."""
+    """In a failover, the app sees a server that answers and accepts no writes for a while."""
     run = site.enqueue("note")
     log = restartable_postgres.root / "log"
     with psycopg.connect(plain(restartable_postgres.admin_url), autocommit=True) as admin:
@@ -139,7 +139,7 @@ def test_everything_works_by_way_of_pgbouncer_in_transaction_mode(
 
 @on_sqlite
 def test_handler_interrupted_in_a_query_leaves_no_lock(site: Site) -> None:
-    """The traceback keeps the cursor, and the cursor SQLite's write lock: up to a lease."""
+    """The traceback keeps the cursor, which keeps SQLite's write lock for up to a lease."""
     site.config |= {"CRONJOBS_LEASE": 600}
     run = site.enqueue("write_and_query_on")
     site.start("jobs", "work")
@@ -163,7 +163,7 @@ def test_nobody_works_on_a_run_past_its_lease_when_the_connection_hangs(site: Si
         )
     ]
     assert backends
-    # The server itself as well, or the worker would go on with a new connection.
+    # The server stops as well; otherwise the worker would continue with a new connection.
     server = int(Path(f"/proc/{backends[0]}/stat").read_text().rpartition(")")[2].split()[1])
     for pid in (server, *backends):
         os.kill(pid, signal.SIGSTOP)
@@ -173,18 +173,18 @@ def test_nobody_works_on_a_run_past_its_lease_when_the_connection_hangs(site: Si
         at_work = [line["at"] for line in site.trace("at work")]
         assert max(at_work) < stopped + lease + 0.5, "it went on past its lease"
     finally:
-        first.send(signal.SIGKILL)  # Before the server can hear from it again.
+        first.send(signal.SIGKILL)  # This comes before the server can hear from it again.
         for pid in (server, *backends):
             os.kill(pid, signal.SIGCONT)
     site.wait_for_expiry(run)
 
 
-# Hosts whose clocks are wrong. SQLite's clock is that of the process
+# Hosts with wrong clocks. SQLite's clock is that of the process
 
 
 @pytest.fixture(scope="session")
 def libfaketime() -> str:
-    """The library that fakes a process's clock, which is installed first where apt-get may."""
+    """Return the library that fakes a process's clock, installed with apt-get if possible."""
     path = _library()
     if path is None and os.geteuid() == 0:
         for command in (["update"], ["install", "--yes", "libfaketime"]):
@@ -210,7 +210,7 @@ def hosts(libfaketime: str) -> list[dict[str, str]]:
 def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_are_warned(
     site: Site, hosts: list[dict[str, str]]
 ) -> None:
-    """By less than what their clocks are off, each thing here is not due yet, or is just due."""
+    """Everything here is due, or not yet due, by less than the error of the clocks."""
     ahead, _ = hosts
     held_run = site.enqueue("note")
     site.query(

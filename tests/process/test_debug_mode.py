@@ -1,4 +1,4 @@
-"""Workers in debug mode: one beside the server is replaced when code changes."""
+"""In debug mode, the worker beside the server is replaced when code changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def linger():
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the app is; its tables are there."""
+    """The folder of the app; its tables exist."""
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "words.py").write_text("WORD = 'old'\n")
     subprocess.run(flask("jobs", "admin", "init"), cwd=tmp_path, check=True)
@@ -60,7 +60,7 @@ def flask(*arguments: str) -> list[str]:
 
 @contextmanager
 def at_work(folder: Path, *arguments: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A command in debug mode that is at work on two runs; its errors go to the file ``errors``."""
+    """Start a command in debug mode that runs two runs; its errors go to the file ``errors``."""
     with (folder / "errors").open("w") as errors:
         process = subprocess.Popen(
             flask(*arguments), cwd=folder, stderr=errors, env=os.environ | env
@@ -99,7 +99,7 @@ def let_linger_end(folder: Path) -> None:
 
 
 def is_new(folder: Path) -> bool:
-    """Whether the new code executes what is enqueued now."""
+    """Return whether the new code executes what is enqueued now."""
     enqueue(folder, "say")
     return "another" in lines(folder, "said")
 
@@ -110,7 +110,7 @@ def stop(process: subprocess.Popen[bytes]) -> int:
 
 
 def test_flask_run_in_debug_mode_has_a_worker_beside_the_server(folder: Path) -> None:
-    """And another when code has changed, while that of the old code lets its run end."""
+    """When code has changed, another worker starts, while the old one lets its run end."""
     env = {"FLASK_CRONJOBS_WORK_IN_DEBUG": "true", "FLASK_CRONJOBS_SHUTDOWN_GRACE": "60"}
     with at_work(folder, "run", "--debug", "--port", "0", **env) as process:
         change(folder)

@@ -1,4 +1,4 @@
-"""Runs that an executor's workers execute: what may be killed, lost and doubled, and what not."""
+"""Runs that an executor's workers execute: what may be killed, lost and duplicated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def site(database_url: str, tmp_path: Path, redis_server: Broker) -> Iterator[Ex
 
 
 def at_work(site: ExecutorSite, task: str, payload: dict[str, Any] | None = None) -> int:
-    """Enqueue a run and hand it on; its id, when a worker has begun it."""
+    """Enqueue a run and hand it on; return its id when a worker has begun it."""
     run = site.enqueue(task, payload)
     site.tick_here()
     wait_until(lambda: any(line["run"] == run for line in site.trace("begun")))
@@ -36,7 +36,7 @@ def at_work(site: ExecutorSite, task: str, payload: dict[str, Any] | None = None
 
 
 def assert_each_ran_once(site: ExecutorSite, ids: Sequence[int]) -> None:
-    """Each run of `note` was called once, and that is the one attempt that its row counts."""
+    """Check that each run of `note` was called once, which its row counts as one attempt."""
     assert Counter(line["run"] for line in site.trace("note")) == dict.fromkeys(ids, 1)
     assert site.ends(*ids) == {("succeeded", 1)}
 
@@ -144,7 +144,7 @@ def test_warm_shutdown_lets_a_run_end(site: ExecutorSite) -> None:
 
 
 def test_celery_on_rabbitmq(database_url: str, tmp_path: Path, rabbitmq_server: Broker) -> None:
-    """A connection cut in mid-run, redelivered messages, and the broker's data lost."""
+    """A connection is cut during a run, messages are redelivered, and the broker's data is lost."""
     with executor_site(database_url, tmp_path, rabbitmq_server) as site:
         worker = site.start_worker()
         ids = site.enqueue_many("note", [{}] * 10)

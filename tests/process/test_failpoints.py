@@ -1,4 +1,4 @@
-"""Killed at each place where a kill could hurt; then ticks finish, and what is promised holds."""
+"""A kill at each dangerous place; later ticks finish the work, and every promise holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.process.support import Site
 from tests.soak.checker import every_slot_matches_one_row, failures_match_attempts, no_run_is_lost
 from tests.soak.history import History, Watched, moment, read_failures, read_runs
 
-#: Of executors, see `test_executors.py`.
+#: The failpoints of executors are in `test_executors.py`.
 OF_EXECUTORS = ("before-send", "after-send")
 
 
@@ -38,7 +38,7 @@ def test_kill_at(point: str, site: Site) -> None:
     assert list(failures_match_attempts(history)) == []
     assert site.statuses().keys() <= {"succeeded", "skipped"}
     happened = Counter(line["key"] for line in site.trace("effect"))
-    # What was killed before its effect, after its mark, is in doubt and not done.
+    # An effect that was killed after its mark is in doubt, and not performed.
     states = {row.key: row.state for row in site.query("SELECT key, state FROM job_effects")}
     for key in ("a", "b"):
         assert happened[key] == (1 if states[key] == "done" else happened[key]) <= 1
@@ -51,7 +51,7 @@ def test_kill_at(point: str, site: Site) -> None:
     (batch,) = site.query("SELECT total, succeeded, then_run_id FROM job_batches")
     (then_run,) = site.query("SELECT id FROM job_runs WHERE job_type = 'later'")
     assert tuple(batch) == (3, 3, then_run.id)
-    # An attempt that was killed after its work is made again, before the next run of the account.
+    # An attempt that was killed after its work is repeated before the account's next run.
     booked = [line["number"] for line in site.trace("booked")]
     assert sorted(set(booked)) == list(range(5))
     assert booked == sorted(booked)
@@ -59,7 +59,7 @@ def test_kill_at(point: str, site: Site) -> None:
 
 
 def fill_batch(site: Site) -> None:
-    """Commit a batch, followed by a run of the task `later`."""
+    """Commit a batch, which is followed by a run of the task `later`."""
     with site.app.app_context():
         with jobs_app.jobs.batch("batch", then=jobs_app.later):
             jobs_app.note.enqueue_many([{}] * 3)
@@ -67,14 +67,14 @@ def fill_batch(site: Site) -> None:
 
 
 def watch(site: Site) -> list[Watched]:
-    """Make slots due of the definitions, and remember from which on."""
+    """Make slots of the definitions due, and remember the first ones."""
     site.make_slots_due()
     rows = site.query("SELECT id, next_run_at FROM job_definitions ORDER BY id")
     return [Watched(row.id, moment(row.next_run_at), moment(row.next_run_at)) for row in rows]
 
 
 def look(site: Site, watched: list[Watched]) -> History:
-    """What the checkers of the soak look at."""
+    """Run the checkers of the soak."""
     with site.app.app_context(), jobs_app.db.engine.connect() as connection:
         runs, failures = read_runs(connection), read_failures(connection)
     for definition in watched:

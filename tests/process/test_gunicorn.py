@@ -24,7 +24,7 @@ def start(site: Site, *args: str, app: str = APP, config: str = HOOKS) -> Tick:
 
 
 def started(server: Tick, times: int = 1) -> int:
-    """The id of the process that was started as the *times*-th."""
+    """Return the id of the process that was started as the *times*-th."""
     wait_until(lambda: len(re.findall(STARTED, server.errors)) >= times)
     return int(re.findall(STARTED, server.errors)[times - 1])
 
@@ -35,7 +35,7 @@ def is_there(pid: int) -> bool:
 
 
 def run_one(site: Site) -> int:
-    """Let a run come to its end; the id of the process in which it did."""
+    """Let a run end; return the id of the process that executed it."""
     run = site.enqueue("note")
     site.wait_for_status(run, "succeeded")
     return site.trace("note")[-1]["pid"]
@@ -81,7 +81,7 @@ def test_the_worker_ends_in_order_when_gunicorn_is_killed(site: Site) -> None:
 
 @on_sqlite
 def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) -> None:
-    """And the hooks may be a part of somebody's own configuration; a reload replaces the worker."""
+    """The hooks may also be a part of an own configuration; a reload replaces the worker."""
     (site.folder / "shop.py").write_text(
         "import os\nassert os.environ['SHOP'] == 'open'\n"
         "from tests.process.jobs_app import create_app\ndef make(): return create_app()\n"
@@ -95,7 +95,7 @@ def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) ->
     limit = ["--env", "SHOP=open", "--env", "FLASK_JOBS_WORK_MAX_RUNS=1"]
     server = start(site, "--chdir", str(site.folder), *limit, app="shop:make()", config=str(own))
     first = run_one(site)
-    assert run_one(site) != first  # By the limit.
+    assert run_one(site) != first  # The limit ended it.
     assert "our own" in server.errors
     pid = started(server)
     server.send(signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Workers that are killed, end or freeze in the midst of a run: the lease brings the run back."""
+"""Workers that are killed, end or freeze in the middle of a run: the lease returns the run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_killed_worker_s_run_is_redone_by_a_later_tick_and_recorded_as_lost(site
 def test_run_that_ends_its_process_comes_back_by_lease_and_not_before(
     site: Site, how: str, status: int
 ) -> None:
-    """Even if the process leaves the status of one that did all its work."""
+    """This holds even if the process exits with the status of one that did all its work."""
     site.config["CRONJOBS_LEASE"] = 300
     run = site.enqueue("end_process", {"how": how})
     assert site.run_tick().returncode == status
@@ -56,7 +56,7 @@ def test_run_that_ends_its_process_comes_back_by_lease_and_not_before(
 def test_run_that_kills_its_workers_takes_its_neighbors_along_once_at_most(
     site: Site, most: int
 ) -> None:
-    """They are claimed together at their first attempt, and each by itself at its last one."""
+    """They are claimed together at their first attempt, and each alone at its last one."""
     site.config["CRONJOBS_LEASE"] = 300
     killer = site.enqueue("kill_self", priority=1, max_attempts=2)
     neighbors = site.enqueue_many("note", [{}] * 100, max_attempts=most)
@@ -106,7 +106,7 @@ def test_kill_costs_each_async_run_one_attempt_and_no_effect_is_done_twice(site:
 
 @on_postgresql
 def test_handler_that_locks_its_own_row_is_interrupted_when_its_lease_ends(site: Site) -> None:
-    """Its lease cannot be renewed; others' can."""
+    """Its lease cannot be renewed, but the leases of others can."""
     run = site.enqueue("locks_its_own_row")
     result = site.run_tick()
     assert result.returncode == 0, result.stderr
@@ -139,7 +139,7 @@ def test_frozen_worker_s_late_outcomes_are_refused(site: Site, task: str) -> Non
 
 
 def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -> None:
-    site.config["CRONJOBS_LEASE"] = 6  # Its watchdog burns for three.
+    site.config["CRONJOBS_LEASE"] = 6  # Its watchdog waits for three leases.
     ids = site.enqueue_many("note", [{}] * 200)
     holder, zombie = site.begin("wait_for", {"path": str(site.gate)}, priority=1)
     zombie.send(signal.SIGSTOP)
@@ -158,10 +158,10 @@ def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -
 def test_zombie_with_a_lost_lease_begins_no_effect_and_tells_no_progress(
     site: Site, task: str, payload: dict[str, object]
 ) -> None:
-    """It does not even make a mark, which others would have to doubt."""
+    """It does not even make a mark, which would put the effect in doubt."""
     site.config["CRONJOBS_LEASE"] = 300
     run, zombie = site.begin(task, {"path": str(site.gate), **payload})
-    # Another worker has it by now; the zombie has not noticed.
+    # Another worker has it by now, and the zombie has not noticed.
     site.query("UPDATE job_runs SET locked_by = 'other:1:token', attempts = 2")
     site.gate.touch()
     assert zombie.wait().returncode == 0
@@ -202,7 +202,7 @@ def test_effect_whose_process_was_killed_in_the_midst_is_settled_as_its_policy_s
 
 @on_sqlite
 def test_effect_killed_before_the_session_committed_is_in_doubt(site: Site) -> None:
-    """The payment's row and the result were in one transaction: neither is there."""
+    """The payment's row and the result were in one transaction, so neither exists."""
     run = site.enqueue("killed_before_payment_is_committed")
     assert site.run_tick().returncode == -9
     site.tick_until_done()
@@ -247,7 +247,7 @@ def test_each_of_a_thousand_steps_is_done_once(site: Site) -> None:
 
 
 def end(site: Site, more: int, how: signal.Signals | None) -> None:
-    """Start a tick, and end it when so many more steps are done, unless it ends by its budget."""
+    """Start a tick, and end it after *more* steps, unless its budget ends it."""
     tick, until = site.start_tick(), done(site) + more
     wait_until(lambda: done(site) >= until or not tick.running)
     if how is not None and tick.running:
@@ -256,5 +256,5 @@ def end(site: Site, more: int, how: signal.Signals | None) -> None:
 
 
 def done(site: Site) -> int:
-    """How many steps and chunks are done."""
+    """Return how many steps and chunks are done."""
     return int(site.query("SELECT count(*) AS number FROM entries")[0].number)
