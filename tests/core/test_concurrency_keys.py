@@ -128,6 +128,18 @@ def test_locked_run_holds_up_its_key_until_the_next_claim_looks_behind_it(kit: K
     assert kit.get(third).gate == "keys"
 
 
+@on_postgresql
+def test_locked_run_holds_up_its_key_for_one_claim_also_if_that_looks_no_further(kit: Kit) -> None:
+    first, second = keyed(kit), keyed(kit)
+    kit.run()
+    with kit.engine.connect() as psql:
+        psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": first})
+        answer = kit.claims.record_and_claim([], kit.request(1))
+        assert (answer.parked, answer.passed_over) == (set(), {first})
+        assert kit.claim_ids(1, locked=answer.passed_over) == [second]
+        psql.rollback()
+
+
 def test_share_that_an_outcome_frees_is_claimed_with_it(kit: Kit) -> None:
     """The claim comes after the outcomes, in the same transaction."""
     first = keyed(kit)

@@ -147,6 +147,15 @@ class TestPause:
         assert code.skipped() == [("Paused", 5)]
         assert code.definition().paused_at is None
 
+    def test_code_changes_a_paused_schedule_that_had_no_slot_since(
+        self, code: Code, hourly: dict[str, Any]
+    ) -> None:
+        code(**hourly).tick()
+        code(**hourly).pause("it")
+        code(timezone="Asia/Tokyo", **hourly).tick()
+        assert code.definition().timezone == "Asia/Tokyo"
+        assert code.skipped() == []
+
 
 class TestZoneRules:
     @pytest.fixture

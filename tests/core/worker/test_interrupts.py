@@ -490,13 +490,16 @@ def test_waits_and_listeners_in_sqlalchemy_are_interrupted(
 def test_run_that_ends_before_sqlalchemy_returns_leaves_no_tracer(
     interrupter: HandlerInterrupter,
 ) -> None:
+    traced_by: list[object] = []
+
     def teardown() -> None:
         time.sleep(0.1)
         interrupter.disarm()
+        traced_by.append(sys.gettrace())
 
     interrupter.arm(at_work(a_claim(), 0.05))
     of_sqlalchemy(teardown)()
-    assert sys.gettrace() is None
+    assert [*traced_by, sys.gettrace()] == [None, None]
     assert pending() == 0
 
 

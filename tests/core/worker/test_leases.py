@@ -16,7 +16,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import text
 
-from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs import CronJobs, LeaseLost, current_run
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.claim import Answer, record_and_claim
 from flask_cronjobs.core.worker.held_runs import Leases
@@ -100,6 +100,33 @@ def test_nothing_begins_once_the_keeper_has_died(
     with pytest.raises(ZeroDivisionError):
         jobs.tick()
     assert calls == []
+
+
+def test_handler_at_work_is_interrupted_once_the_keeper_has_died(
+    jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, never = threading.Event(), threading.Event()
+    ended_by: list[type[BaseException]] = []
+    receive = Keeper._receive
+
+    def die(self: Keeper, outcomes: Sequence[Outcome], answer: Answer, sent: float) -> None:
+        receive(self, outcomes, answer, sent)
+        assert begun.wait(30)
+        raise ZeroDivisionError("a bug")
+
+    def it() -> None:
+        begun.set()
+        try:
+            never.wait(30)
+        except BaseException as error:
+            ended_by.append(type(error))
+            raise
+
+    monkeypatch.setattr(Keeper, "_receive", die)
+    enqueue(it)
+    with pytest.raises(ZeroDivisionError):
+        jobs.tick()
+    assert ended_by == [LeaseLost]
 
 
 @pytest.mark.parametrize("by", ["signal", "start itself"])
