@@ -22,8 +22,8 @@ from ..core.worker.claims import WorkerClaims
 from ..core.worker.context import RunnerContext
 from ..core.worker.held_runs import Leases, ProgressRequest
 from ..core.worker.interrupts import HandlerInterrupter
+from ..core.worker.monitor import Watchdog
 from ..core.worker.runner import Runner
-from ..core.worker.watchdog import Watchdog
 from ..core.worker.work_options import WorkOptions
 from ..db.shared_connection import SharedBookkeeping
 from ..errors import RetryLater, SetupError

@@ -210,7 +210,7 @@ def test_every_module_has_a_room() -> None:
 def test_few_import_by_a_name_that_is_made_as_they_run() -> None:
     """Since the tests here do not see what they import."""
     assert {short(name) for name in places("importlib.import_module")} == {
-        *("__init__", "cli.group", "core.features", "core.worker.own_signals"),
+        *("__init__", "cli.group", "core.features", "core.worker.process_signals"),
         *("executors.celery", "web"),
     }
 

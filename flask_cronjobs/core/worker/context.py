@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flask import Flask
 
@@ -28,7 +28,9 @@ from ..tasks.options import Around
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter
 from .outcomes import failure
-from .watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from .monitor import Watchdog
 
 #: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
 #: claim, and to look before each would take longer than short runs themselves.

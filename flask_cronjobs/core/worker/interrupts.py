@@ -35,7 +35,7 @@ from ...types import Claim
 from ..background import and_gevent
 from ..current import running
 from .held_runs import NO_LIMIT, Leases, Working
-from .own_signals import OwnSignals
+from .process_signals import OwnSignals
 
 #: How often the signal of a timeout is sent until it is heard, in seconds.
 REPEAT_EVERY = 0.25

@@ -34,10 +34,9 @@ from .announcer import Announcer
 from .claims import LATE_EVERY, WorkerClaims
 from .held_runs import HeldRuns
 from .listener import Listener
-from .monitor import RunMonitor
+from .monitor import REARM_EVERY, RunMonitor
+from .process_signals import StopFlag
 from .runner import Runner
-from .stop_flag import StopFlag
-from .watchdog import REARM_EVERY
 from .work_options import KeeperConnection, WorkOptions
 
 #: Seconds for which SQLite's lock may be held before that is logged. The lock is not fair, so a

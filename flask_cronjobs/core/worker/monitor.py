@@ -7,8 +7,11 @@ never lets go of the interpreter's lock, the watchdog ends the process.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import sys
 import time
+from contextlib import suppress
 from typing import NoReturn
 
 from ...errors import Cancelled, Interruption, LeaseLost, ShuttingDown, TimedOut
@@ -17,8 +20,8 @@ from ...types import Claim, Outcome
 from ..background import and_gevent
 from .held_runs import Working
 from .outcomes import failure, with_output
+from .process_signals import StopFlag
 from .runner import Runner
-from .stop_flag import StopFlag
 
 #: How long a handler may take to end after it was told that its worker shuts down, in seconds.
 SHUTDOWN_INTERRUPT_GRACE = 5.0
@@ -28,6 +31,60 @@ UNWIND = 1.0
 MARGIN = 2.0
 #: The exit status of a process that was ended because its handler did not end.
 ENDED = 1
+#: How long the watchdog waits, in leases. More than one: a process that was frozen past its lease
+#: must be able to see that the lease is lost, and say so, before its own watchdog ends it.
+WATCHDOG_LEASES = 3
+#: How often the watchdog is armed again, in seconds.
+REARM_EVERY = 1.0
+
+
+class Watchdog:
+    """Ends a process whose handler cannot be interrupted; armed while a worker holds runs.
+
+    It is faulthandler's timer, which does not need the interpreter's lock: it ends even a process
+    whose handler never lets go of that lock, and in which no other thread of ours can run.
+
+    `arm` and `disarm` belong to the keeper's thread; `extend` may be called from any thread.
+
+    :param lease: the length of a lease, in seconds.
+    :param enabled: whether this process may be ended.
+    :ivar is_shortened: whether the timer was started for less than its length.
+    """
+
+    def __init__(self, lease: float, enabled: bool) -> None:
+        self._length = lease * WATCHDOG_LEASES
+        self._enabled = enabled
+        self._armed_at = float("-inf")
+        self.is_shortened: bool = False
+
+    def arm(self, at_most: float = float("inf")) -> None:
+        """Start the timer, or start it again if it was started a second ago.
+
+        :param at_most: seconds; shortens the timer.
+        """
+        if time.monotonic() - self._armed_at < REARM_EVERY:
+            return
+        self._start(min(at_most, self._length))
+        self.is_shortened = at_most < self._length
+
+    def extend(self) -> None:
+        """Give the timer its whole length again if it was shortened."""
+        if self.is_shortened:
+            self.is_shortened = False
+            self._start(self._length)
+
+    def disarm(self) -> None:
+        """Stop the timer."""
+        if self._armed_at > float("-inf"):
+            faulthandler.cancel_dump_traceback_later()
+            self._armed_at = float("-inf")
+
+    def _start(self, seconds: float) -> None:
+        if not self._enabled or sys.__stderr__ is None:
+            return
+        with suppress(ValueError, OSError, RuntimeError, AttributeError):
+            faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
+            self._armed_at = time.monotonic()
 
 
 class RunMonitor:

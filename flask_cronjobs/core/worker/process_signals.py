@@ -1,4 +1,4 @@
-"""The signals by which a worker is asked to stop, and Ctrl-C.
+"""How a worker is asked to stop: a flag, the signals that set it, and Ctrl-C.
 
 SIGUSR1 is taken: by it, the parent of several workers passes SIGTERM on.
 """
@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from .own_signals import OwnSignals
+from ...log import logger
 
 if TYPE_CHECKING:
     from .runner import Runner
-    from .stop_flag import StopFlag
 
+# The functions of `signal` make an enumeration of each answer, which takes thirty times as long.
+_signal: Any = import_module("_signal")
+#: How often to look at them at most, in seconds. So each run that lasts longer is looked at, and
+#: many short ones have one look together: to load such a library takes longer than they do.
+LOOK_EVERY = 0.001
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
 STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
@@ -30,6 +36,86 @@ HANG_UP: tuple[signal.Signals, ...] = tuple(
 )
 #: The signals that stop a worker.
 STOPPING = (signal.SIGTERM, signal.SIGINT, *HANG_UP, STOP_FROM_PARENT)
+
+
+class StopFlag:
+    """Tells whether a worker must stop; its keeper, signal handlers and threads share one.
+
+    Any thread and any signal handler may use it.
+
+    :param wake: wakes the keeper.
+    :ivar at: when the worker was asked to stop, by `time.monotonic`; None if it was not.
+    :ivar error: the error that makes further work useless.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.at: float | None = None
+        self.error: BaseException | None = None
+        self._wake = wake
+
+    def stop(self) -> None:
+        """Let the worker claim nothing more."""
+        self.at = self.at or time.monotonic()
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop, since *error* makes all further work useless."""
+        self.error = self.error or error
+        self.stop()
+
+
+class OwnSignals:
+    """The signals that this process handles for a worker, put back where a task took them.
+
+    Libraries such as Scrapy, Ray and pyppeteer install signal handlers and leave them behind.
+    Without ours, a worker would not end at SIGTERM, and no timeout would interrupt anything.
+
+    It belongs to the main thread. In other threads nothing is set, so nothing is put back.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._told: set[str] = set()
+        self._looked_at = 0.0
+
+    def set(self, number: int, handler: Any) -> Any:
+        """Handle the signal *number* by *handler*; return what handled it before."""
+        # First: a signal that comes between the two must find what it is put back to.
+        self._handlers[number] = handler
+        return signal.signal(number, handler)
+
+    def unset(self, number: int, previous: Any) -> None:
+        """Let *previous* handle the signal *number*, which is no more ours."""
+        self._handlers.pop(number, None)
+        signal.signal(number, previous)
+
+    def put_back(self, task: str) -> None:
+        """Handle our signals again, and let them through, after a run of *task*.
+
+        Log once which ones it has taken. At most every `LOOK_EVERY` seconds.
+        """
+        now = time.monotonic()
+        if now - self._looked_at < LOOK_EVERY:
+            return
+        self._looked_at = now
+        handlers = self._handlers
+        # Equal, not the same: the default is a number there, and an enumeration here.
+        taken = [number for number in handlers if _signal.getsignal(number) != handlers[number]]
+        for number in taken:
+            signal.signal(number, handlers[number])
+        if handlers and hasattr(signal, "pthread_sigmask"):
+            blocked: set[int] = _signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
+            taken += [number for number in handlers if number in blocked and number not in taken]
+        if taken and task not in self._told:
+            self._told.add(task)
+            logger.warning(
+                "After a run of the task %s, the signals %s were handled by others or blocked. The "
+                "worker stops and times handlers out by them, so it has taken them back. Let the "
+                "library that took them install no signal handlers, or run it in a process of its "
+                "own.",
+                task,
+                ", ".join(signal.Signals(number).name for number in taken),
+            )
 
 
 @contextmanager

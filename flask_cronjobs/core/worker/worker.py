@@ -16,10 +16,9 @@ from .held_runs import HeldRuns, Leases
 from .interrupts import HandlerInterrupter
 from .keeper import Keeper
 from .listener import Listener
-from .process_signals import handling_signals
+from .monitor import Watchdog
+from .process_signals import StopFlag, handling_signals
 from .runner import Runner
-from .stop_flag import StopFlag
-from .watchdog import Watchdog
 from .work_options import KeeperConnection, WorkOptions
 
 

@@ -17,7 +17,7 @@ from ...core.leases import database_fingerprint, give_tokens, in_brokers
 from ...core.look import look_at_queue
 from ...core.worker.claims import WorkerClaims
 from ...core.worker.outcomes import released
-from ...core.worker.stop_flag import StopFlag
+from ...core.worker.process_signals import StopFlag
 from ...core.worker.work_options import WorkOptions
 from ...db import failpoints
 from ...db.connection import Bookkeeping

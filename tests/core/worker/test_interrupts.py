@@ -21,14 +21,13 @@ from flask_cronjobs import Cancelled, LeaseLost, TimedOut
 from flask_cronjobs.config import Settings
 from flask_cronjobs.core.current import CurrentRun
 from flask_cronjobs.core.worker import interrupts as interrupts_module
-from flask_cronjobs.core.worker import own_signals
-from flask_cronjobs.core.worker import watchdog as watchdog_module
+from flask_cronjobs.core.worker import monitor as monitor_module
+from flask_cronjobs.core.worker import process_signals
 from flask_cronjobs.core.worker.held_runs import Leases, Working
 from flask_cronjobs.core.worker.interrupts import HandlerInterrupter
-from flask_cronjobs.core.worker.monitor import MARGIN, RunMonitor
-from flask_cronjobs.core.worker.stop_flag import StopFlag
-from flask_cronjobs.core.worker.watchdog import WATCHDOG_LEASES as LEASES
-from flask_cronjobs.core.worker.watchdog import Watchdog
+from flask_cronjobs.core.worker.monitor import MARGIN, RunMonitor, Watchdog
+from flask_cronjobs.core.worker.monitor import WATCHDOG_LEASES as LEASES
+from flask_cronjobs.core.worker.process_signals import StopFlag
 from flask_cronjobs.types import Claim
 from tests.clock import Clock
 from tests.leases import EndlessLeases
@@ -178,7 +177,9 @@ def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(own_signals, "LOOK_EVERY", 0.0)  # This holds however fast the machine is.
+    monkeypatch.setattr(
+        process_signals, "LOOK_EVERY", 0.0
+    )  # This holds however fast the machine is.
     for task in ("greedy", "greedy", "another", "modest"):
         if task != "modest":
             take()
@@ -512,7 +513,7 @@ LEASE = 100.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(watchdog_module, "time", clock)
+    monkeypatch.setattr(monitor_module, "time", clock)
     return clock
 
 
