@@ -52,9 +52,8 @@ class Outage:
     :ivar since: when the outage began, by `time.monotonic`; None while there is none.
     """
 
-    def __init__(self) -> None:
-        self.since: float | None = None
-        self._said_at = float("-inf")
+    since: float | None = None
+    _said_at = float("-inf")
 
     @property
     def seconds(self) -> float:

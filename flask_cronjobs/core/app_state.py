@@ -29,8 +29,7 @@ class Throttle:
     Threads may share one without a lock, since at worst two of them do it at the same time.
     """
 
-    def __init__(self) -> None:
-        self._until = 0.0
+    _until = 0.0
 
     def ready(self) -> bool:
         """Return whether it may be done now."""

@@ -74,8 +74,7 @@ class Prefetch:
     :ivar mean: the recent mean duration of a run, in seconds; None until one has ended.
     """
 
-    def __init__(self) -> None:
-        self.mean: float | None = None
+    mean: float | None = None
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
         """Take the durations of several attempts into the mean."""

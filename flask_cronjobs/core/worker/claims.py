@@ -44,34 +44,26 @@ class LostClaims:
     for as long as such a claim would hold.
 
     :param lease: for how long a claim holds, in seconds.
+    :ivar unknown: whether runs may have been claimed that were not looked up yet, or were locked.
     """
 
     def __init__(self, books: Bookkeeping, lease: float) -> None:
+        self.unknown: bool = False
         self._books = books
         self._lease = lease
-        # The tokens sent, and until when to look: without an end before the first look.
+        # The tokens, and until when to look: without an end before the first look.
         self._tokens: dict[str, float] = {}
-        # The tokens of runs that could not be released yet, since their rows are locked.
-        self._locked: set[str] = set()
         self._looked = Throttle()
-
-    @property
-    def unknown(self) -> bool:
-        """Whether runs may have been claimed that were not looked up yet, or were locked."""
-        return float("inf") in self._tokens.values() or not self._locked.isdisjoint(self._tokens)
 
     @property
     def pend(self) -> bool:
         """Whether it is to be looked for runs that such claims may take."""
         return bool(self._tokens)
 
-    def sent(self, token: str) -> None:
-        """Note that a claim is sent under *token*."""
-        self._tokens[token] = float("inf")
-
-    def answered(self, token: str) -> None:
-        """Note that its answer has come."""
-        del self._tokens[token]
+    def add(self, *tokens: str) -> None:
+        """Note that the answers about *tokens* were lost, or that rows of theirs are locked."""
+        self._tokens |= dict.fromkeys(tokens, float("inf"))
+        self.unknown = True
 
     def give_back(self, now: bool = False) -> None:
         """Give back what such claims have taken.
@@ -81,14 +73,14 @@ class LostClaims:
         """
         moment = time.monotonic()
         self._tokens = {token: end for token, end in self._tokens.items() if end > moment}
-        if self._tokens and (now or self.unknown or self._looked.ready()):
+        if not self._tokens:
+            self.unknown = False
+        elif now or self.unknown or self._looked.ready():
             self._looked.block_for(LATE_EVERY)
-            for token, end in self._tokens.items():
-                if release_token(self._books, token):
-                    self._locked.discard(token)
-                else:
-                    self._locked.add(token)
-                self._tokens[token] = min(end, moment + self._lease)
+            released = [release_token(self._books, token) for token in self._tokens]
+            until = moment + self._lease
+            self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
+            self.unknown = not all(released)  # The rows of others are locked.
 
 
 class Openings:
@@ -151,9 +143,8 @@ class LockedRuns:
     :ivar ids: the ids of these runs.
     """
 
-    def __init__(self) -> None:
-        self.ids: frozenset[int] = frozenset()
-        self._until = 0.0
+    ids: frozenset[int] = frozenset()
+    _until = 0.0
 
     def forget_old(self) -> None:
         """Forget them after a while: they may be free by now."""
@@ -245,29 +236,19 @@ class WorkerClaims:
             before the next one, which takes more time, and SQLite's lock.
         :raises DatabaseTrouble: it is unknown what was recorded and claimed. Call it again.
         """
+        request: ClaimRequest | None = None
         try:
             if self.lost.unknown:
                 self.lost.give_back()
-            sent_before = self._sent_before(outcomes) if self._unconfirmed else []
-            request: ClaimRequest | None = None
+            sent_before = [each for each in outcomes if each.identity in self._unconfirmed]
             if wanted > 0 and not sent_before:
-                if self._locked.ids:
-                    self._locked.forget_old()
                 if self.starts:
                     self.open_starts(not outcomes, tasks)
                 looks = look_first and self._got_less and not outcomes and not self.keys.pend
-                if looks and self._queue_is_empty():
+                if looks and not look_at_queue(self._books):
                     self.exhausted = not (self.keys.tasks and self.keys.mend())
                     return Answer()
-                request = self._request._replace(
-                    limit=wanted,
-                    token=f"{self._worker}:{secrets.token_hex(6)}",
-                    idle=idle,
-                    beyond=self._beyond,
-                    side_by_side=side_by_side,
-                    locked=self._locked.ids,
-                    tasks=self._request.tasks if tasks is None else tasks,
-                )
+                request = self._request_for(wanted, idle, tasks, side_by_side)
             before, unsent = None, outcomes
             d = self._books.dialect
             if request and not d.one_writer and self.keys.at_work.intersection(map(_ID, outcomes)):
@@ -282,6 +263,8 @@ class WorkerClaims:
                 self.exhausted = False
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
+            if request is not None:
+                self.lost.add(request.token)
             raise
         if answer.parked:
             with suppress(DatabaseTrouble):  # The claims must not be lost. It is retried.
@@ -298,9 +281,22 @@ class WorkerClaims:
         """Return the next claimable run's task, and whether it must run alone."""
         return next_run(self._books, self._request)
 
+    def _request_for(
+        self, number: int, idle: bool, tasks: tuple[str, ...] | None, side_by_side: bool
+    ) -> ClaimRequest:
+        if self._locked.ids:
+            self._locked.forget_old()
+        return self._request._replace(
+            limit=number,
+            token=f"{self._worker}:{secrets.token_hex(6)}",
+            idle=idle,
+            beyond=self._beyond,
+            side_by_side=side_by_side,
+            locked=self._locked.ids,
+            tasks=self._request.tasks if tasks is None else tasks,
+        )
+
     def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
-        if request is not None:
-            self.lost.sent(request.token)
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         others, held = [each for each in outcomes if not each.finalized], Answer()
         for each in self.starts:
@@ -331,7 +327,6 @@ class WorkerClaims:
         looks_on = bool(answer.passed_over) and self._locked.note(answer)
         self.exhausted = not (request is None or found or looks_on)
         if request is not None:
-            self.lost.answered(request.token)
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.passed_over
             self._beyond = BEYOND if in_vain and self._got_less else 0
@@ -339,10 +334,6 @@ class WorkerClaims:
             kept = tuple(claim for claim in answer.claims if claim not in too_early)
             answer = answer._replace(claims=kept)
         return answer._replace(recorded=answer.recorded | written)
-
-    def _sent_before(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Return those of *outcomes* that were sent before, and whose answer was lost."""
-        return [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:
         """Return *answer* with those of *sent_before* that were recorded the first time."""
@@ -352,7 +343,3 @@ class WorkerClaims:
             answer = answer.plus(already_recorded(self._books, missing))
         self._unconfirmed -= {outcome.identity for outcome in settled}
         return answer
-
-    def _queue_is_empty(self) -> bool:
-        """Return whether a claim would find nothing."""
-        return not look_at_queue(self._books)

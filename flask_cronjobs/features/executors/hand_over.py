@@ -187,16 +187,16 @@ class _Queue:
         """
         if len(claims) == 1:
             return claims
-        lost, shared = self._claims.lost, claims[0].token
+        shared = claims[0].token
         prefix = shared.rpartition(":")[0]
         tokens = [f"{prefix}:{secrets.token_hex(6)}" for _ in claims]
-        for token in (shared, *tokens):
-            lost.sent(token)
-        own = give_tokens(self._books, claims, tokens)
-        for token in tokens:
-            lost.answered(token)
-        if len(own) == len(claims):  # Otherwise a locked row is released later.
-            lost.answered(shared)
+        try:
+            own = give_tokens(self._books, claims, tokens)
+        except DatabaseTrouble:
+            self._claims.lost.add(shared, *tokens)
+            raise
+        if len(own) < len(claims):  # A locked row is released later.
+            self._claims.lost.add(shared)
         return own
 
     def _send(self, claims: Sequence[Claim]) -> None:

@@ -156,7 +156,7 @@ def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) ->
 def test_timer_that_a_handler_has_changed_is_set_again(
     armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT", 0.0)  # This holds however fast the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT", 0.0)  # However fast the machine is.
     signal.alarm(seconds)
     armed.disarm()
     ends_in_time(armed)
