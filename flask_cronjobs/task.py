@@ -225,6 +225,7 @@ class Task(Handler, Generic[P, R]):
         self._use()
         check_upgrade(self.name, func, self.arguments.upgrade)
         self.arguments.upgrade = func
+        self.arguments.forget()
         return func
 
     @answering({"cron", "name", *SCHEDULE_OPTIONS}, "task")

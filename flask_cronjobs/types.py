@@ -220,7 +220,10 @@ def stored_time(value: Any) -> datetime:
     :raises ValueError: it is not a time, or it is in the year 1, the first that Python knows.
     """
     if isinstance(value, float):
-        return _since_1970(value)
+        try:
+            return datetime.fromtimestamp(value, timezone.utc)
+        except (OverflowError, OSError):  # Infinity raises the first.
+            raise ValueError(f"{value:g} s since 1970 is outside of Python's times") from None
     moment: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
     if moment.year <= MINYEAR:
         raise ValueError(f"{moment} is too long ago")
@@ -241,13 +244,6 @@ def time_or_none(value: Any) -> datetime | None:
         return None if value is None else stored_time(value)
     except (ValueError, AttributeError):  # It is no time, or not even a text.
         return None
-
-
-def _since_1970(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, timezone.utc)
-    except (OverflowError, OSError):  # Infinity raises the first.
-        raise ValueError(f"{seconds:g} s since 1970 is outside of Python's times") from None
 
 
 #: How an attempt ended; ``failed`` will be retried, ``dead`` will not.
@@ -312,11 +308,6 @@ class Outcome(NamedTuple):
     def identity(self) -> tuple[int, str]:
         """(run id, token), as in `Claim.identity`."""
         return self.id, self.token
-
-    @property
-    def begun(self) -> bool:
-        """Whether the handler may have begun: a claimed run may be released while it waits."""
-        return not self.unbegun
 
 
 class BatchCounts(NamedTuple):

@@ -27,6 +27,22 @@ def examples(*commands: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
+def ready_streams() -> None:
+    """Reopen a stream that the caller closed, as by ``>&-``, and let each accept any character.
+
+    The streams are line-buffered, so that handlers' output is in order with our own lines.
+    """
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        elif hasattr(stream, "reconfigure"):
+            # Avoid it if possible: it asks for the position in the file, which may be a pipe now.
+            if stream.errors == "strict":
+                stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(line_buffering=True)
+
+
 class JobsGroup(AppGroup):
     """A group of commands that run in the app's context.
 
@@ -35,8 +51,6 @@ class JobsGroup(AppGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn our errors into errors of click."""
-        from .terminal import leave, ready_streams
-
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         ready_streams()
@@ -45,6 +59,8 @@ class JobsGroup(AppGroup):
         except OSError as error:
             if error.errno not in _TAKES_NO_MORE or error.filename is not None:
                 raise
+            from .terminal import leave
+
             leave(sys.stdout)
             raise click.ClickException(f"The output was not written: {error.strerror}.") from error
         except CronJobsError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -68,22 +67,6 @@ def leave(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, number)
         os.close(nowhere)
-
-
-def ready_streams() -> None:
-    """Reopen a stream that the caller closed, as by ``>&-``, and let each accept any character.
-
-    The streams are line-buffered, so that handlers' output is in order with our own lines.
-    """
-    for name in ("stdout", "stderr"):
-        stream: Any = getattr(sys, name)
-        if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
-        elif hasattr(stream, "reconfigure"):
-            # Avoid it if possible: it asks for the position in the file, which may be a pipe now.
-            if stream.errors == "strict":
-                stream.reconfigure(errors="backslashreplace")
-            stream.reconfigure(line_buffering=True)
 
 
 class Warnings(TextHandler):

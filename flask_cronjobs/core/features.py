@@ -6,6 +6,7 @@ what a feature does not have is not called. It is imported only if the app uses 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from operator import attrgetter
@@ -206,10 +207,11 @@ def ended(books: Bookkeeping, batches: Collection[int]) -> int:
     return sum(do(books, batches) for do in _of("ended", follow))
 
 
-def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
-    """Let runs begin that features hold back; return the seconds until the next may, if any."""
+def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
+    """Let runs begin that features hold back; return when the next may, by `time.monotonic`."""
     waits = [each(state, books, queues) for each in _of("next_start", _used(state))]
-    return min((wait for wait in waits if wait is not None), default=None)
+    soonest = min((wait for wait in waits if wait is not None), default=float("inf"))
+    return time.monotonic() + soonest
 
 
 def mend(state: State, books: Bookkeeping) -> None:

@@ -38,7 +38,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
             continue  # Another writer took the lock, so let living workers renew once more.
         for outcome in recorded:
             announce(state.app, outcome, recorded=True)
-            if outcome.begun:
+            if not outcome.unbegun:
                 notify(news, "outcome", run_news(outcome))
                 reclaimed.append(outcome)
         if len(outcomes) < leases.TAKEN_AT_ONCE or not recorded:

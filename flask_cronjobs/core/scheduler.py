@@ -46,7 +46,7 @@ def enqueue_slots(
         rows = definitions.read(books, declared, tasks, after)
         due = [row for row in rows if row.due]
         plans = {row.id: plan for row in due if (plan := plan_due(row, history))}
-        for slot in _record(books, rows, plans):
+        for slot in _record(books, rows, plans) if plans else ():
             counts["skipped" if slot.skipped else "recorded"] += 1
             announce_slot(state, slot, news)
         seen += [

@@ -49,8 +49,6 @@ def record_slots(books: Bookkeeping, plans: Mapping[int, SlotPlan]) -> list[Reco
     2. Insert each slot as ``queued`` or ``skipped``. With ``overlap='skip'``, skip it while an
        earlier run of the definition is queued or running.
     """
-    if not plans:
-        return []
     return books.transaction(partial(_record, d=books.dialect, plans=plans))
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import signals
 from ..db.connection import Bookkeeping
-from ..db.dialect import clock_shift
 from ..db.errors import is_about_the_rows
 from ..errors import DatabaseTrouble
 from ..log import __version__, logger, worker_name
@@ -77,14 +76,19 @@ def tick(state: State, options: TickOptions) -> TickReport:
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
-        start_comes = _start_comes(state, books, options.queues, until)
+        # A tick stays for the runs that wait for a start.
+        start_comes = features.next_start(state, books, options.queues) < until
         if look_at_queue(books) or start_comes:
+            # Here, as in `worker_options`.
+            from .processes import run_workers
+
             work_options = worker_options(state, options)._replace(
+                books=books,
                 until=until,
                 tick_id=opened.row.id,
                 is_watched=has_pings(books),
             )
-            counts += _run_workers(state, options, work_options, books)
+            counts += run_workers(state, number_of_workers(state, options), work_options)
             features.minute(books, opened.row)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish(books, opened, counts)
@@ -126,15 +130,6 @@ def housekeeping(
     yield features.minute(books, row)
 
 
-def _start_comes(state: State, books: Bookkeeping, queues: tuple[str, ...], until: float) -> bool:
-    """Let runs begin that features hold back; return whether another may before *until*.
-
-    So a tick stays for the runs that wait for that.
-    """
-    wait = features.next_start(state, books, queues)
-    return wait is not None and time.monotonic() + wait < until
-
-
 def begin(
     state: State,
     books: Bookkeeping,
@@ -160,7 +155,7 @@ def begin(
         declared=tuple(state.registry.declarations),
         app=state.app.name,
     )
-    offset = (before + time.time()) / 2 - row.now.timestamp() + clock_shift()
+    offset = (before + time.time()) / 2 - row.now.timestamp() + books.dialect.shift
     if abs(offset) > ticks.CLOCK_TOLERANCE + (time.time() - before):
         logger.warning(
             "This host's clock is %.0f s %s the database's. Nothing runs early or late for it, "
@@ -240,18 +235,3 @@ def worker_options(state: State, options: TickOptions) -> WorkOptions:
         elsewhere=frozenset(state.settings.executors),
         beside=features.beside(state),
     )
-
-
-def _run_workers(
-    state: State, options: TickOptions, work_options: WorkOptions, books: Bookkeeping
-) -> Counter[str]:
-    """Run workers; a worker that is not forked uses the connection of *books* meanwhile."""
-    from .processes import run_workers
-    from .worker.work_options import KeeperConnection
-
-    with KeeperConnection(state) as keeper:
-        keeper.take_over(books)
-        lent = work_options._replace(books=keeper)
-        counts = run_workers(state, number_of_workers(state, options), lent)
-        books.take_over(keeper)
-    return counts

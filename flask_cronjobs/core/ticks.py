@@ -60,6 +60,10 @@ class TickRow(NamedTuple):
     undeclared: bool
 
 
+#: The fields that the insert of a tick's row reads from other tables.
+_MARKS = TickRow._fields[TickRow._fields.index("expired") :]
+
+
 def begin(
     books: Bookkeeping,
     worker: str,
@@ -102,7 +106,7 @@ def begin(
         old = d.any_of("id", old_ticks(d))
         age = TICK_RETENTION.total_seconds()
         books.rows(text(f"DELETE FROM job_ticks WHERE {old}"), {"age": age})
-    marks = (bool(getattr(row, name)) for name in _marks(d))
+    marks = (bool(getattr(row, name)) for name in _MARKS)
     now, last = stored_time(row.started_at), time_or_none(row.last)
     begins_hour = last is not None and last < now.replace(minute=0, second=0, microsecond=0)
     return TickRow(row.id, now, begins_hour, row.pruned or 0, *marks)
@@ -112,7 +116,15 @@ def begin(
 def insert_tick(d: Dialect) -> TextClause:
     """Return the INSERT of `begin`."""
     latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST}"
-    marks = (f"EXISTS (SELECT 1 FROM {rows}) AS {name}" for name, rows in _marks(d).items())
+    # For each mark, rows of which one suffices.
+    rows_of = {
+        "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
+        "exhausted": f"job_runs WHERE {ODD} AND {SPENT}",
+        "parked": f"job_runs WHERE {PARKED}",
+        "open_batches": f"job_batches WHERE {OPEN_BATCH}",
+        "undeclared": f"job_definitions WHERE {undeclared(d)}",
+    }
+    marks = (f"EXISTS (SELECT 1 FROM {rows_of[name]}) AS {name}" for name in _MARKS)
     return text(f"""
     INSERT INTO job_ticks (
         worker, host, pid, listening, resident, queues, version, started_at, seen_at
@@ -128,17 +140,6 @@ def insert_tick(d: Dialect) -> TextClause:
     """)
 
 
-def _marks(d: Dialect) -> dict[str, str]:
-    """Return, for each of the last fields of `TickRow`, SQL for rows of which one suffices."""
-    return {
-        "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
-        "exhausted": f"job_runs WHERE {ODD} AND {SPENT}",
-        "parked": f"job_runs WHERE {PARKED}",
-        "open_batches": f"job_batches WHERE {OPEN_BATCH}",
-        "undeclared": f"job_definitions WHERE {undeclared(d)}",
-    }
-
-
 def seen(books: Bookkeeping, tick_id: int) -> None:
     """Record that the tick is alive; skip it if the row is locked, since heartbeats cannot wait."""
     d = books.dialect
@@ -152,10 +153,15 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
     :param clock_offset: seconds by which the host's clock is ahead of the database's.
     """
     counts = {name: getattr(report, name) for name in TICK_COUNTS}
-    now = books.dialect.now
-    times = f"seen_at = {now}, finished_at = {now}, clock_offset = :clock_offset"
-    # Other workers of a pool may have added their counts.
-    _set(books, tick_id, f"{times}, {_added(counts)}", clock_offset=clock_offset, **counts)
+    values = {"id": tick_id, "clock_offset": clock_offset, **counts}
+    books.rows(finish_tick(books.dialect), values)
+
+
+@lru_cache(maxsize=4)
+def finish_tick(d: Dialect) -> TextClause:
+    """Return the UPDATE of `finish`. Other workers of a pool may have added their counts."""
+    times = f"seen_at = {d.now}, finished_at = {d.now}, clock_offset = :clock_offset"
+    return text(f"UPDATE job_ticks SET {times}, {_added(TICK_COUNTS)} WHERE id = :id")
 
 
 def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
@@ -181,7 +187,8 @@ def _added(counts: Iterable[str]) -> str:
 
 def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
     """Record whether a NOTIFY wakes the tick's resident worker."""
-    _set(books, tick_id, "listening = :listening", listening=listening)
+    statement = text("UPDATE job_ticks SET listening = :listening WHERE id = :id")
+    books.rows(statement, {"id": tick_id, "listening": listening})
 
 
 def told_findings(books: Bookkeeping) -> Sequence[str]:
@@ -200,15 +207,6 @@ def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
     written = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
     statement = text(f"UPDATE job_ticks SET {written} WHERE id = ({last})")
     books.rows(statement, {"worker": worker, "findings": json.dumps(ids)})
-
-
-def _set(books: Bookkeeping, tick_id: int, assignments: str, **values: object) -> None:
-    """Change the row of a tick.
-
-    The statement is a text, so that a tick without work need not map the tables.
-    """
-    statement = text(f"UPDATE job_ticks SET {assignments} WHERE id = :id")
-    books.rows(statement, {"id": tick_id, **values})
 
 
 def old_ticks(d: Dialect) -> str:

@@ -16,7 +16,7 @@ from ..errors import DatabaseTrouble, SetupError
 from .dialect import Dialect, busy_timeout, dialect_of, load_odd_values
 from .engines import USE_UTF8, connect_apart, refuse_shared_memory, unfit_encoding
 from .errors import explain, remedy_for
-from .statements import ahead_of, deadlines, keep_plans
+from .statements import deadlines, keep_plans
 
 T = TypeVar("T")
 B = TypeVar("B", bound="Bookkeeping")
@@ -135,7 +135,7 @@ class Bookkeeping:
                     raise explain(error, self.engine, unknown) from error
             except BaseException:
                 # An interruption leaves the connection in an unknown state.
-                self._drop()
+                self.close(broken=True)
                 raise
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
@@ -167,53 +167,29 @@ class Bookkeeping:
         finally:
             self.rows(text(busy_timeout(SQLITE_BUSY_SECONDS)))
 
-    def take_over(self, other: Bookkeeping) -> None:
-        """Take the connection of *other*, which opens a new one when it needs one.
+    @contextmanager
+    def lent(self, patience: float, limit: float) -> Generator[None]:
+        """Lend this to another thread in this block, with its own *patience* and *limit*.
 
-        This is done on PostgreSQL only, where a new connection takes 10 ms and plans each statement
-        again. On SQLite a new one is cheap, and the old one may belong to another thread.
+        It keeps its connection on PostgreSQL, where a new one takes 10 ms and plans each statement
+        again. On SQLite a new one is cheap, and the old one may belong to its thread.
         """
-        if other._raw is not None and not self.dialect.one_writer:
+        before = self.patience, self.limit, self.guard
+        self.patience, self.limit, self.guard = patience, limit, nullcontext
+        if self.dialect.one_writer:
             self.close()
-            self._connection, other._connection = other._connection, None
-            self._raw, other._raw = other._raw, None
-
-    def close(self) -> None:
-        """Close the connection; a later call opens a new one."""
-        self._drop(broken=False)
-
-    def _connect(self) -> Connection:
-        refuse_shared_memory(self.engine)
-        connection = connect_apart(self.engine)
-        raw = connection.connection.dbapi_connection
-        assert raw is not None
-        self._connection, self._raw = connection, raw
         try:
-            self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
+            yield
+        finally:
+            self.patience, self.limit, self.guard = before
             if self.dialect.one_writer:
-                _use_explicit_transactions(raw)
-                connection.exec_driver_sql(busy_timeout(SQLITE_BUSY_SECONDS))
-                connection.commit()
-            else:
-                self._prepare(raw)
-        except BaseException:
-            self._drop()
-            raise
-        return connection
+                self.close()
 
-    def _prepare(self, driver: DBAPIConnection) -> None:
-        if (unfit := unfit_encoding(driver)) is not None:
-            raise SetupError(f"{unfit} {USE_UTF8}")
-        load_odd_values(driver)
-        keep_plans(driver)
+    def close(self, broken: bool = False) -> None:
+        """Close the connection; a later call opens a new one.
 
-    def _start_over(self) -> None:
-        # The pool's other connections lead to the same dead server, so dispose of them too.
-        self._drop()
-        with suppress(SQLAlchemyError):
-            self.engine.dispose()
-
-    def _drop(self, broken: bool = True) -> None:
+        :param broken: whether the connection is in an unknown state.
+        """
         connection, self._connection = self._connection, None
         raw, self._raw = self._raw, None
         if connection is None:
@@ -227,25 +203,56 @@ class Bookkeeping:
             if raw is not None:
                 raw.close()
 
+    def _connect(self) -> Connection:
+        refuse_shared_memory(self.engine)
+        connection = connect_apart(self.engine)
+        raw = connection.connection.dbapi_connection
+        assert raw is not None
+        self._connection, self._raw = connection, raw
+        try:
+            self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
+            if self.dialect.one_writer:
+                _use_explicit_transactions(raw)
+                connection.exec_driver_sql(busy_timeout(SQLITE_BUSY_SECONDS))
+                connection.commit()
+            elif (unfit := unfit_encoding(raw)) is not None:
+                raise SetupError(f"{unfit} {USE_UTF8}")
+            else:
+                load_odd_values(raw)
+                keep_plans(raw)
+        except BaseException:
+            self.close(broken=True)
+            raise
+        return connection
+
+    def _start_over(self) -> None:
+        # The pool's other connections lead to the same dead server, so dispose of them too.
+        self.close(broken=True)
+        with suppress(SQLAlchemyError):
+            self.engine.dispose()
+
     def _each(self, statements: Sequence[Statement], connection: Connection) -> list[Any]:
-        batch = None if self._raw is None or self.dialect.one_writer else ahead_of(self._raw)
-        if batch is None:
+        # Of `keep_plans`; it holds nothing back if the server gets no pipelines.
+        cursors: Any = getattr(self._raw, "cursor_factory", None)
+        if not hasattr(cursors, "held"):
             return self._transact(connection, partial(_in_turn, statements))
         *ahead, last = statements
         try:
-            batch.collects = True
+            cursors.collects = True
             for statement in ahead:
                 connection.execute(*statement)
-            batch.collects = False
+            cursors.collects = False
             rows = execute(connection, *last)
-            return [*batch.answers(), rows]
+            return [*(cursor.fetchall() for cursor, _ in cursors.held), rows]
         finally:
-            batch.forget()
+            cursors.collects = False
+            cursors.held.clear()
 
     def _transact(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         # SQLAlchemy's begin() sends nothing in AUTOCOMMIT mode, so send BEGIN ourselves.
         self._may_be_committed = False
-        leave_transaction(connection)
+        if self.dialect.one_writer:
+            leave_transaction(connection)
         connection.exec_driver_sql(self.dialect.begin)
         try:
             value = work(connection)

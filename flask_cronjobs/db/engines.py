@@ -274,15 +274,6 @@ def end_interrupted_transactions(engine: Engine) -> None:
     event.listen(engine, "reset", _roll_back_unended)
 
 
-def is_in_transaction(driver: Any) -> bool:
-    """Return, without a query, whether a driver's connection has an open transaction.
-
-    :param driver: a connection of sqlite3 or psycopg; for those of other drivers this is False.
-    """
-    status = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
-    return bool(getattr(driver, "in_transaction", status))
-
-
 def _begin(connection: Connection, name: str | None) -> None:
     driver: Any = connection.connection.dbapi_connection
     # An app that handles transactions itself (AUTOCOMMIT, or SQLAlchemy's recipe with a listener
@@ -298,5 +289,7 @@ def _roll_back(driver: Any, _record: object, _error: object) -> None:
 
 
 def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> None:
-    if state.transaction_was_reset and is_in_transaction(driver):
+    # Without a query: sqlite3 has the one attribute, psycopg the other, and other drivers none.
+    status: Any = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
+    if state.transaction_was_reset and getattr(driver, "in_transaction", status):
         driver.rollback()

@@ -22,12 +22,12 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from functools import partial
 from traceback import clear_frames
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..log import logger
 from ..text import pattern
@@ -51,42 +51,6 @@ SETTINGS = (
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
 _HAS_PLAN = pattern(r"(?i)\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b")
-
-
-class Ahead:
-    """Statements that are held back, to be sent with the next one and in its transaction.
-
-    They pass through SQLAlchemy as usual, but SQLAlchemy does not see their rows.
-
-    :ivar collects: whether statements are held back now.
-    """
-
-    def __init__(self) -> None:
-        self.collects: bool = False
-        self._held: list[tuple[Any, Callable[[], object]]] = []
-
-    def hold(self, cursor: Any, send: Callable[[], object]) -> None:
-        """Hold back a statement of *cursor*; calling *send* sends it."""
-        self._held.append((cursor, send))
-
-    def send(self) -> None:
-        """Send the held statements."""
-        for _, send in self._held:
-            send()
-
-    def answers(self) -> list[Sequence[Any]]:
-        """Return the rows of each held statement, after the next statement has been sent."""
-        return [cursor.fetchall() for cursor, _ in self._held]
-
-    def forget(self) -> None:
-        """Drop the held statements, and hold back no more."""
-        self.collects = False
-        self._held.clear()
-
-
-def ahead_of(driver: Any) -> Ahead | None:
-    """Return the held statements of a `keep_plans` connection; None if it has no pipelines."""
-    return getattr(driver.cursor_factory, "ahead", None)
 
 
 def keep_plans(driver: Any) -> None:
@@ -120,24 +84,24 @@ def _steady(base: Any, may_prepare: bool) -> type:
     is_read_committed = False  # The default is unknown as yet.
 
     class SteadyCursor(base):  # type: ignore[misc]
-        ahead = Ahead()
+        # Statements that are held back now, to be sent with the next one and in its transaction:
+        # the cursor of each, and what sends it. SQLAlchemy sees no rows of them.
+        collects = False
+        held: ClassVar[list[tuple[Any, Callable[[], object]]]] = []
 
         def execute(self, query: Any, *args: Any, **options: Any) -> Any:
             nonlocal is_read_committed
             if not (isinstance(query, str) and _HAS_PLAN().match(query)):
                 return base.execute(self, query, *args, **options)
             connection, settings = self.connection, base(self.connection)
-            if self.ahead.collects:
+            if self.collects:
                 cursor = base(connection)  # SQLAlchemy closes this one, which has no rows.
-                self.ahead.hold(cursor, partial(cursor.execute, query, *args, **options))
+                self.held.append((cursor, partial(cursor.execute, query, *args, **options)))
                 return self
-
-            def send() -> None:
-                self.ahead.send()
-                base.execute(self, query, *args, **options)
-
+            last = partial(base.execute, self, query, *args, **options)
+            sends: list[Callable[[], object]] = [*(send for _, send in self.held), last]
             is_alone = connection.info.transaction_status == TransactionStatus.IDLE
-            _send_with_settings(connection, settings, send, is_alone and not is_read_committed)
+            _send_with_settings(connection, settings, sends, is_alone and not is_read_committed)
             served_by, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
             direct = may_prepare and int(served_by) == connection.info.backend_pid
             # A tick with work sends its claim several times, so it is prepared at once.
@@ -149,9 +113,9 @@ def _steady(base: Any, may_prepare: bool) -> type:
 
 
 def _send_with_settings(
-    connection: Any, settings: Any, send: Callable[[], object], begins: bool
+    connection: Any, settings: Any, sends: Iterable[Callable[[], object]], begins: bool
 ) -> None:
-    """Send `SETTINGS` on the cursor *settings* and statements by *send*, in one pipeline.
+    """Send `SETTINGS` on the cursor *settings* and statements by *sends*, in one pipeline.
 
     :param begins: whether to add BEGIN and COMMIT.
     """
@@ -164,7 +128,8 @@ def _send_with_settings(
                 if begins:
                     connection.execute(BEGIN)
                 settings.execute(SETTINGS)
-                send()
+                for send in sends:
+                    send()
                 if begins:
                     connection.execute("COMMIT")
             except Error as error:  # psycopg would log the errors that follow it.
@@ -217,20 +182,16 @@ class Deadlines:
         """
         key = object()
         self._watched[key] = (time.monotonic() + seconds, driver)
-        self._ensure_thread()
+        with self._lock:
+            if self._thread is None:
+                self._ending.clear()
+                watch, name = self._watch, "cronjobs-deadlines"
+                self._thread = threading.Thread(target=watch, name=name, daemon=True)
+                self._thread.start()
         try:
             yield
         finally:
             self._watched.pop(key, None)
-
-    def _ensure_thread(self) -> None:
-        with self._lock:
-            if self._thread is None:
-                self._ending.clear()
-                self._thread = threading.Thread(
-                    target=self._watch, name="cronjobs-deadlines", daemon=True
-                )
-                self._thread.start()
 
     def end_thread(self) -> None:
         """End the thread before this process forks. The next statement starts it again.

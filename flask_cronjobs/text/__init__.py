@@ -51,7 +51,7 @@ def is_printable(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """Replace each character that is not printable with a space; see `is_printable`."""
-    if is_printable(text):
+    if text.isprintable():  # As most are.
         return text
     return "".join(char if is_printable(char) else " " for char in text)
 

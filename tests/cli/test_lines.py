@@ -11,8 +11,9 @@ from typing import TextIO
 
 import pytest
 
+from flask_cronjobs.cli.group import ready_streams
 from flask_cronjobs.cli.printer import Printer
-from flask_cronjobs.cli.terminal import leave, ready_streams, write
+from flask_cronjobs.cli.terminal import leave, write
 
 
 @pytest.fixture

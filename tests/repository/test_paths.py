@@ -14,12 +14,12 @@ from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, w
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
-    ("tick", "sqlite"): Size(47, 241),
-    ("tick", "postgresql"): Size(48, 256),
-    ("page", "sqlite"): Size(29, 122),
-    ("page", "postgresql"): Size(29, 125),
-    ("retry", "sqlite"): Size(18, 78),
-    ("retry", "postgresql"): Size(19, 89),
+    ("tick", "sqlite"): Size(39, 212),
+    ("tick", "postgresql"): Size(40, 218),
+    ("page", "sqlite"): Size(29, 121),
+    ("page", "postgresql"): Size(29, 124),
+    ("retry", "sqlite"): Size(17, 75),
+    ("retry", "postgresql"): Size(18, 80),
 }
 
 

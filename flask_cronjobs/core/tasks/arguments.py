@@ -65,6 +65,8 @@ class Arguments:
 
     def forget(self) -> None:
         """Look annotations up again when next needed: not all may have been there yet."""
+        for name in ("schema", "defaults", "are_decoded"):
+            self.__dict__.pop(name, None)
 
     def encode(
         self,
@@ -82,7 +84,7 @@ class Arguments:
         """
         return payload
 
-    @property
+    @cached_property
     def are_decoded(self) -> bool:
         """Whether a stored payload may be something else than the arguments of the call."""
         return self.upgrade is not None

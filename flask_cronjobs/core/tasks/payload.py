@@ -245,8 +245,6 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
     :param whose: the run that returned it, for the warning.
     :raises TypeError: *value* is a coroutine or generator, so the handler has not run.
     """
-    if value is None:
-        return None
     if what := close_unrun(value):
         raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
     try:

@@ -79,7 +79,7 @@ class Announcer:
             for watcher in self._watchers if recorded else ():
                 watcher.ended(outcome)
             announce(self._app, outcome, recorded)
-            if outcome.begun and self._news is not unheard:
+            if not outcome.unbegun and self._news is not unheard:
                 notify(self._news, "outcome" if recorded else "lost", run_news(outcome))
         except BaseException:
             logger.exception("An outcome could not be announced; the runs go on")

@@ -21,7 +21,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ...db import failpoints
-from ...db.connection import is_locked
+from ...db.connection import Bookkeeping, is_locked
 from ...errors import DatabaseTrouble
 from ...log import Outage, logger
 from ...types import Outcome
@@ -37,7 +37,7 @@ from .listener import Listener
 from .monitor import REARM_EVERY, RunMonitor
 from .process_signals import StopFlag
 from .runner import Runner
-from .work_options import KeeperConnection, WorkOptions
+from .work_options import WorkOptions
 
 #: Seconds for which SQLite's lock may be held before that is logged. The lock is not fair, so a
 #: writer may wait for seconds on a busy machine.
@@ -116,7 +116,7 @@ class Keeper(threading.Thread):
         held_runs: HeldRuns,
         flag: StopFlag,
         listener: Listener | None,
-        connection: KeeperConnection,
+        connection: Bookkeeping,
     ) -> None:
         super().__init__(name="cronjobs-keeper", daemon=True)
         self.counts: Counter[str] = Counter()
@@ -238,7 +238,8 @@ class Keeper(threading.Thread):
             wait = POLL
         else:
             wait = max(0.0, pace.look_at - now)
-        in_vain = pace.exhausted and not self._waits_for_runs()
+        stays = self._options.resident or self._claims.next_start < self._options.until
+        in_vain = pace.exhausted and not stays
         is_over = not holds and (closed or in_vain) and not self._claims.lost.unknown
         return Decision(now, outcomes, wanted, idle, is_long, closed, is_over, wait)
 
@@ -256,10 +257,6 @@ class Keeper(threading.Thread):
     def _reached_limit(self) -> str | None:
         limits = self._options.limits
         return None if limits is None else limits.reached(self._claimed)
-
-    def _waits_for_runs(self) -> bool:
-        """Return whether the worker stays when there are no runs now."""
-        return self._options.resident or self._claims.next_start < self._options.until
 
     def _act(self, decision: Decision) -> float:
         """Do what is due; return for how many seconds to wait for messages then."""
@@ -394,7 +391,7 @@ class Keeper(threading.Thread):
                 self._report(outcome, recorded=False)
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:
-        if outcome.begun:
+        if not outcome.unbegun:
             self.counts[outcome.kind if recorded else "lost"] += 1
         self._announcer.tell(outcome, recorded)
 

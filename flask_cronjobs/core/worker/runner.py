@@ -192,7 +192,7 @@ class Runner:
                 free_frames(cause)
                 raise cause from None
             raise
-        return kept_result(value, self._state.settings, claim)
+        return None if value is None else kept_result(value, self._state.settings, claim)
 
     def _request_write(self, run: CurrentRun, heartbeat: bool) -> None:
         answered: SimpleQueue[None] = SimpleQueue()

@@ -1,4 +1,4 @@
-"""The options of one worker, and the keeper's connection."""
+"""The options of one worker."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...db.connection import Bookkeeping
 from ...signals import News, unheard
 from ...text.humanize import plural
 from ..app_state import State
 from ..tasks.options import Rate
 
 if TYPE_CHECKING:
+    from ...db.connection import Bookkeeping
     from ..features import Beside
     from .keeper import Keeper
 
 #: The divisor that converts the system's unit of memory to MB.
 _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
-
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-RETRY_FOR = 0.5
 
 
 class Limits(NamedTuple):
@@ -51,14 +46,6 @@ def most_held() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _OF_A_MB
 
 
-class KeeperConnection(Bookkeeping):
-    """A connection for a keeper, whose statements end well before its leases."""
-
-    def __init__(self, state: State) -> None:
-        limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
-        super().__init__(state.engine, patience=RETRY_FOR, limit=limit)
-
-
 class WorkOptions(NamedTuple):
     """The options of one worker.
 
@@ -78,7 +65,7 @@ class WorkOptions(NamedTuple):
     :ivar elsewhere: the queues whose runs executors execute instead of this worker.
     :ivar lease: how long its claims hold, in seconds; None for the setting.
     :ivar rates: the rates by task; None for those of the code.
-    :ivar books: the keeper's connection, which stays open after success; None for a new one.
+    :ivar books: the connection that is lent to the keeper; None for a new one.
     """
 
     worker: str
@@ -99,4 +86,4 @@ class WorkOptions(NamedTuple):
     elsewhere: frozenset[str] = frozenset()
     lease: float | None = None
     rates: Mapping[str, Rate] | None = None
-    books: KeeperConnection | None = None
+    books: Bookkeeping | None = None

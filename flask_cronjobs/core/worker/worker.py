@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from contextlib import ExitStack
 
+from ...db.connection import Bookkeeping
 from ...db.statements import free_frames
 from ...log import logger
 from ...signals import notify
@@ -19,7 +20,12 @@ from .listener import Listener
 from .monitor import Watchdog
 from .process_signals import StopFlag, handling_signals
 from .runner import Runner
-from .work_options import KeeperConnection, WorkOptions
+from .work_options import WorkOptions
+
+#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
+STATEMENTS_IN_LEASE = 8
+#: How long the keeper's connection retries a statement before the keeper looks after its runs.
+RETRY_FOR = 0.5
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
@@ -34,8 +40,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     leases = Leases(state.settings.lease)
     held_runs = HeldRuns(leases)
     flag = StopFlag(held_runs.wake)
-    connection = options.books or KeeperConnection(state)
+    connection = options.books or Bookkeeping(state.engine)
+    limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
     with switching_often(), HandlerInterrupter(leases) as interrupter, ExitStack() as stack:
+        stack.enter_context(connection.lent(RETRY_FOR, limit))
         watchdog = Watchdog(state.settings.lease, options.may_kill)
         stack.callback(watchdog.disarm)
         listener = None

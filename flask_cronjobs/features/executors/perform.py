@@ -10,8 +10,9 @@ from functools import cached_property
 from ...core.app_state import State, Throttle
 from ...core.claim import release_token
 from ...core.leases import REFUSED_FOR, database_fingerprint, refuse
-from ...core.worker.work_options import KeeperConnection, WorkOptions
+from ...core.worker.work_options import WorkOptions
 from ...core.worker.worker import work
+from ...db.connection import Bookkeeping
 from ...log import logger, worker_name
 from ...types import HANDED
 
@@ -54,7 +55,7 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
     return next(iter(counts), None)
 
 
-class _KeptBooks(KeeperConnection):
+class _KeptBooks(Bookkeeping):
     """The keeper's connection, kept open for the next run, since opening one takes longer."""
 
     @cached_property
@@ -75,7 +76,7 @@ def _kept_books(state: State) -> _KeptBooks:
     """Return the connection of this thread."""
     whose = os.getpid(), state
     if getattr(_of_thread, "whose", None) != whose:
-        _of_thread.whose, _of_thread.books = whose, _KeptBooks(state)
+        _of_thread.whose, _of_thread.books = whose, _KeptBooks(state.engine)
     books: _KeptBooks = _of_thread.books
     return books
 
@@ -91,7 +92,7 @@ def _say_refused(run_id: int) -> None:
         )
 
 
-def _give_back(state: State, books: KeeperConnection, run_id: int, token: str, worker: str) -> None:
+def _give_back(state: State, books: Bookkeeping, run_id: int, token: str, worker: str) -> None:
     """Release a run that is paused, not first in its order, or of an unknown task."""
     lacks = _LACKS.format(worker=worker)
     task = refuse(books, run_id, token, tuple(state.registry.tasks), lacks)

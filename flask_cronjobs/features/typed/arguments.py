@@ -30,11 +30,6 @@ class TypedArguments(Arguments):
         super().__init__(func)
         self._globals: dict[str, Any] = getattr(named_by(func), "__globals__", {})
 
-    def forget(self) -> None:
-        """Look annotations up again when next needed: not all may have been there yet."""
-        for name in ("schema", "defaults"):
-            self.__dict__.pop(name, None)
-
     def encode(
         self,
         payload: Mapping[str, object],
@@ -54,7 +49,7 @@ class TypedArguments(Arguments):
                     changed[name] = plain
         return {**payload, **changed} if changed else payload
 
-    @property
+    @cached_property
     def are_decoded(self) -> bool:
         """Whether a stored payload may be something else than the arguments of the call."""
         return self.upgrade is not None or any(codec.decode for codec in self.schema.values())

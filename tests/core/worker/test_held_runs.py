@@ -16,7 +16,7 @@ def test_what_has_left_the_inbox_has_begun_whoever_gives_it_back() -> None:
     held_runs.add([Claim(number, "host:1:token", "it", "{}", 1, 3, None) for number in (1, 2)], 0.0)
     assert held_runs.inbox.get() is not None
     held_runs.release_all()
-    assert {outcome.id: outcome.begun for outcome in held_runs.outcomes} == {1: True, 2: False}
+    assert {outcome.id: outcome.unbegun for outcome in held_runs.outcomes} == {1: False, 2: True}
 
 
 def test_a_run_that_is_claimed_again_has_one_claim_that_counts() -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.core.tick import TickOptions, tick
-from flask_cronjobs.core.worker import work_options as options
+from flask_cronjobs.core.worker import worker as worker_module
 from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.core.worker.work_options import Limits, WorkOptions
 from flask_cronjobs.core.worker.worker import work
@@ -101,7 +101,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     enqueue: Enqueue,
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(options, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(worker_module, "RETRY_FOR", 0.1)
     state = state_of(app)
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []

@@ -15,7 +15,7 @@ from sqlalchemy import text, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State, state_of
-from flask_cronjobs.core.worker import work_options as options
+from flask_cronjobs.core.worker import worker as worker_module
 from flask_cronjobs.db import connection
 from flask_cronjobs.models import JobRun, JobStep
 from tests.handlers import Enqueue, labels, write
@@ -35,7 +35,7 @@ def test_heartbeats_go_on_while_a_step_works(
     object.__setattr__(state.settings, "lease", 2)
     # A lease of usual length would behave like this; both times here are short.
     monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(options, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(worker_module, "RETRY_FOR", 0.1)
     leases: list[Any] = []
 
     def change_the_run() -> None:
