@@ -368,7 +368,7 @@ class TwoWorkers(RuleBasedStateMachine):
         for ended in outcomes:
             if ended.id not in answer.locked:
                 self.check_told(worker, ended, answer)
-                del worker.outcomes[outcome.identity], worker.held[outcome.identity]
+                del worker.outcomes[ended.identity], worker.held[ended.identity]
         worker.held |= {claim.identity: claim for claim in answer.claims}
 
     def check_told(self, worker: ModelWorker, sent: Outcome, answer: Answer) -> None:
