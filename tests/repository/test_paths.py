@@ -14,7 +14,7 @@ from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, w
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
-    ("tick", "sqlite"): Size(39, 212),
+    ("tick", "sqlite"): Size(39, 213),
     ("tick", "postgresql"): Size(40, 218),
     ("page", "sqlite"): Size(29, 121),
     ("page", "postgresql"): Size(29, 124),
