@@ -1,6 +1,6 @@
-"""A second reading of the rule at a clock change, as a daemon that wakes each minute would do it.
+"""A second implementation of the rule at a clock change: a daemon that wakes each minute.
 
-It shares no code with the package, knows nothing of stretches or croniter, and is slow. It walks
+It shares no code with the package, knows neither stretches nor croniter, and is slow. It walks
 whole minutes of UTC, so it is right for zones whose distance from UTC is whole minutes.
 """
 
@@ -17,7 +17,7 @@ BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 
 
 def slots(cron: str, zone: str, after: datetime, until: datetime) -> list[datetime]:
-    """Every minute in (after, until] at which a job with this cron text is due."""
+    """Return every minute in (after, until] at which a job with this cron text is due."""
     sets = [numbers(text, *bounds) for text, bounds in zip(cron.split(), BOUNDS, strict=True)]
     follows = cron.startswith("*") or cron.split()[1].startswith("*")
     moment = after.astimezone(timezone.utc).replace(second=0, microsecond=0)
@@ -35,7 +35,7 @@ def slots(cron: str, zone: str, after: datetime, until: datetime) -> list[dateti
 
 
 def skipped(before: datetime, now: datetime) -> Iterator[datetime]:
-    """The readings that the wall clock left out between two minutes."""
+    """Return the readings that the wall clock skipped between two minutes."""
     while (before := before + MINUTE) < now:
         yield before
 
@@ -45,7 +45,7 @@ def is_due(cron: str, sets: list[set[int]], wall: datetime) -> bool:
 
 
 def is_day(cron: str, sets: list[set[int]], day: date) -> bool:
-    """Whether the day fields name this day."""
+    """Return whether the day fields match this day."""
     if day.month not in sets[3]:
         return False
     by_date = day.day in sets[2]
@@ -56,14 +56,14 @@ def is_day(cron: str, sets: list[set[int]], day: date) -> bool:
 
 
 def days(cron: str, first: date, last: date) -> list[date]:
-    """The days from *first* to *last* that the day fields name."""
+    """Return the days from *first* to *last* that the day fields match."""
     sets = [numbers(text, *bounds) for text, bounds in zip(cron.split(), BOUNDS, strict=True)]
     every = map(date.fromordinal, range(first.toordinal(), last.toordinal() + 1))
     return [day for day in every if is_day(cron, sets, day)]
 
 
 def numbers(text: str, low: int, high: int) -> set[int]:
-    """The numbers that one field names."""
+    """Return the numbers that one field matches."""
     for names, offset in ((calendar.month_abbr[1:], 1), (calendar.day_abbr, 1)):
         for index, name in enumerate(names):
             text = re.sub(name, str(index + offset), text, flags=re.IGNORECASE)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 #: How long a worker may live on, awake, after its parent was killed, in seconds.
 ORPHAN_LIMIT = 10.0
-#: How often the watcher looks, in seconds.
+#: How often the watcher polls, in seconds.
 LOOK_EVERY = 0.2
 
 
@@ -42,7 +42,7 @@ class Processes:
         self._ours: dict[int, bool] = {}
 
     def living(self) -> list[Process]:
-        """All but the hosts themselves, without zombies."""
+        """Return all processes but the hosts themselves and zombies."""
         pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
         self._ours = {pid: ours for pid, ours in self._ours.items() if pid in pids}
         processes = [_look(pid) for pid in sorted(pids - self.hosts) if self._is_ours(pid)]
@@ -58,14 +58,14 @@ class Processes:
         return self._ours[pid]
 
     def orphans(self, living: Collection[Process]) -> list[Process]:
-        """Those of *living* whose parent is neither a host nor one of them."""
+        """Return those of *living* whose parent is neither a host nor one of them."""
         parents = self.hosts | {process.pid for process in living}
         return [process for process in living if process.parent not in parents]
 
 
 def _look(pid: int) -> Process | None:
     with suppress(OSError):
-        # The command's name stands in parentheses, and may hold any character.
+        # The command's name is in parentheses, and may contain any character.
         _, _, facts = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
         state, parent, group, *_ = facts.split()
         if state not in "ZX":
@@ -88,7 +88,7 @@ class Watcher(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
-        """Look until stopped."""
+        """Poll until stopped."""
         before = time.monotonic()
         while not self._stopped.wait(LOOK_EVERY):
             now = time.monotonic()
@@ -98,7 +98,7 @@ class Watcher(threading.Thread):
     def _look(self, passed: float) -> None:
         living = self.processes.living()
         for process in living:
-            # Looked at again: it may have been let go since.
+            # Read again, since the process may have been released meanwhile.
             if process.stopped and (again := _look(process.pid)) and again.stopped:
                 self._on_stopped(process)
         for orphan in self.processes.orphans(living):
@@ -106,12 +106,12 @@ class Watcher(threading.Thread):
                 self.awake[orphan.pid] = self.awake.get(orphan.pid, -passed) + passed
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._stopped.set()
         self.join()
 
     def left(self, within: float) -> list[Process]:
-        """The processes that are there still after *within* seconds; they are killed then."""
+        """Return the processes that still exist after *within* seconds, and kill them."""
         until = time.monotonic() + within
         while (living := self.processes.living()) and time.monotonic() < until:
             time.sleep(LOOK_EVERY)

@@ -1,4 +1,4 @@
-"""The checker of the soak: it passes what may happen, and finds each thing that may not."""
+"""The checker of the soak passes what may happen, and finds everything that may not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def said(run: int, attempt: int, *words: tuple[str, float], key: str | None = No
 
 
 def frozen(run: int, attempt: int, at: float, until: float) -> Fault:
-    """The process of an execution was frozen."""
+    """Let the process of an execution have been frozen."""
     return Fault("freezes", at, until, 100 * run + attempt, delays=True)
 
 
@@ -109,7 +109,8 @@ def lawful() -> History:
         ],
         said=[
             *said(1, 1, ("begun", 1), ("ended", 2)),
-            # Frozen past its lease, then awake again beside the attempt that replaced it.
+            # This run was frozen past its lease, then continued beside the attempt that replaced
+            # it.
             *said(2, 1, ("begun", 1), ("ended", 9)),
             *said(2, 2, ("begun", 5), ("ended", 6)),
             *said(3, 1, ("begun", 1), ("ended", 3)),
@@ -124,21 +125,21 @@ def lawful() -> History:
             # A run that kills its process, in the tick 8.
             *said(10, 1, ("begun", 102)),
             *said(10, 2, ("begun", 110), ("ended", 111)),
-            # Frozen between its claim and its begin, past its lease.
+            # This run was frozen between its claim and its beginning, past its lease.
             *said(11, 2, ("begun", 5), ("ended", 7)),
             *said(11, 1, ("begun", 6)),
-            # A handler that keeps SQLite's write lock for more than a lease, so the tick 11 fails.
+            # A handler keeps SQLite's write lock for more than a lease, so the tick 11 fails.
             *said(12, 1, ("begun", 114), ("locked", 114), ("ended", 114 + 1.5 * LEASE)),
         ],
         watched=[Watched(1, minutes(0), minutes(3))],
         enqueued={1, 2, 3, 4, 7, 8, 9, 10, 11, 12},
         ticks=[
             *(Tick(0, 0, 3, 1), Tick(1, 0, 3, 2), Tick(-9, 0, 1, 3)),
-            # One that an output held up that nobody read, one that a restart did, one resident.
+            # One tick had a blocked output, one met a restart, and one is a resident worker.
             *(Tick(0, 0, 30, 4), Tick(0, 20, 50, 5), Tick(0, 0, 90, 6, True, asked=88)),
             *(Tick(0, 101, 103, 7), Tick(-9, 101, 103, 8), Tick(-15, 101, 102, 9, True, 101)),
             *(Tick(-9, 0, 99, 10, True), Tick(1, 114, 118, 11)),
-            # One that waited for that handler's lock beside its own work.
+            # This tick waited for that handler's lock beside its own work.
             Tick(0, 113, 113 + SLOW + 1.4 * LEASE, 12),
         ],
         faults=[
@@ -165,7 +166,7 @@ def run(history: History, run_id: int) -> Run:
 
 
 def row(run_id: int, **values: object) -> Change:
-    """Other values in the row of a run."""
+    """Change values in the row of a run."""
     return lambda history: vars(run(history, run_id)).update(values)
 
 
@@ -174,12 +175,12 @@ def batch(at: int, **values: object) -> Change:
 
 
 def step(at: int, **values: object) -> Change:
-    """Another change of hands."""
+    """Add a change of hands."""
     return lambda history: vars(history.handovers[at]).update(values)
 
 
 def more(name: str, *items: object) -> Change:
-    """More of what there is a list of."""
+    """Add to one of the lists."""
     return lambda history: getattr(history, name).extend(items)
 
 
@@ -203,7 +204,7 @@ def pruned(run_id: int, after: timedelta = RETENTION, **values: object) -> Chang
 
 
 def again(at: float) -> Change:
-    """An effect that happens once more."""
+    """Repeat an effect."""
     return more("said", *said(3, 1, ("effect", at), key="e"))
 
 
@@ -212,7 +213,7 @@ def in_order(run_id: int, at: float) -> Said:
 
 
 def rated(faster: float) -> list[Said]:
-    """Attempts of a rate key, so much faster than they may be, for so long that it shows."""
+    """Add attempts of a rate key that are too fast for so long that it shows."""
     number, seconds, _ = RATE
     times = (100 + n * seconds / number / faster for n in range(300))
     return [Said("begun", 6, 200, 1, "", "rate:2", 1, at) for at in times]
@@ -232,7 +233,7 @@ UNFROZEN = both(
     more("said", *said(11, 1, ("step", 6.8))),
     gone("faults", lambda fault: fault == frozen(11, 1, 1, 5.5)),
 )
-#: For each check, what it finds.
+#: The corruptions that each check finds.
 CORRUPTIONS: dict[str, dict[str, Change]] = {
     "no_run_is_lost": {
         "a run is lost": gone("runs", lambda run: run.id == 1),

@@ -56,13 +56,13 @@ def append(path: str | Path, line: str) -> None:
 
 
 def read(path: Path) -> list[Fault]:
-    """All faults, by when they began."""
+    """Return all faults, by when they began."""
     faults = [Fault(**json.loads(line)) for line in path.read_text().splitlines()]
     return sorted(faults, key=lambda fault: fault.at)
 
 
 def length_within(spans: Iterable[tuple[float, float]], start: float, end: float) -> float:
-    """How much of the time from *start* to *end* lies in at least one of *spans*."""
+    """Return how much of the time from *start* to *end* is in at least one of *spans*."""
     total, reached = 0.0, start
     for first, last in sorted(spans):
         first, last = max(first, reached), min(last, end)

@@ -1,4 +1,4 @@
-"""Rules about one subject each, beside those that all histories have."""
+"""Rules about one subject each, in addition to those of all histories."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.state_machine.store_machine import KEYED, ORDERED, StoreMachine
 
 SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
-#: Of the runs of slots, in seconds.
+#: The time limits of the runs of slots, in seconds.
 LONG_AGO = -1e9
 RATE = Rate(timedelta(hours=1), 3)
 #: Of the run of ``then``.
@@ -39,7 +39,7 @@ THEN = RunPolicy(job_type="t", max_attempts=2).policy
 
 
 class SlotMachine(StoreMachine):
-    """Slots of definitions become runs, whatever happens to these."""
+    """Slots of definitions become runs, whatever happens to the definitions."""
 
     def fill(self) -> None:
         self.slots: dict[int, list[datetime]] = {}
@@ -61,7 +61,7 @@ class SlotMachine(StoreMachine):
     @precondition(lambda self: self.slots)
     @rule(data=st.data(), number=st.integers(1, 3), skipped=st.integers(0, 2))
     def record_slots(self, data: st.DataObject, number: int, skipped: int) -> None:
-        """Record slots from where the watermark stands."""
+        """Record slots from the watermark on."""
         id_ = data.draw(st.sampled_from(sorted(self.slots)))
         first = SLOT + len(self.slots[id_]) * MINUTE
         times = [first + n * MINUTE for n in range(number)]
@@ -92,7 +92,7 @@ class SlotMachine(StoreMachine):
 
 
 class OrderMachine(StoreMachine):
-    """Runs in strict order: each begins when no earlier one is to end before."""
+    """Runs in strict order: each begins when no earlier one is unfinished."""
 
     def fill(self) -> None:
         self.enqueue_ordered(4)
@@ -105,7 +105,7 @@ class OrderMachine(StoreMachine):
 
     @rule(is_late=st.booleans())
     def enqueue_late(self, is_late: bool) -> None:
-        """A transaction that has taken an id commits after another with a higher one."""
+        """A transaction that has taken an id commits after another with a higher id."""
         gaps = sorted(set(range(min(self.runs, default=1), max(self.runs, default=1))) - self.used)
         id_ = self.insert(2, concurrency=ORDERED, strict=True)
         if is_late and gaps:
@@ -122,7 +122,7 @@ class OrderMachine(StoreMachine):
     @precondition(lambda self: self.ordered)
     @rule(data=st.data())
     def delete_by_hand(self, data: st.DataObject) -> None:
-        """Somebody deletes a run, perhaps the one that comes first; a tick mends that."""
+        """Somebody deletes a run, perhaps the first one; a tick mends the order."""
         id_ = data.draw(st.sampled_from(self.ordered))
         for table in ("job_failures", "job_steps"):
             self.sql(f"DELETE FROM {table} WHERE run_id = :id", id=id_)
@@ -132,7 +132,7 @@ class OrderMachine(StoreMachine):
 
     @rule()
     def claim_all(self) -> None:
-        """Once nothing more is found, each run that is due waits for another one of its key."""
+        """When nothing more is claimed, each run that is due waits for another one of its key."""
         if self.left:
             gate.mend_all(self.books)
             self.left = False
@@ -155,7 +155,7 @@ class OrderMachine(StoreMachine):
 
 
 class BatchMachine(StoreMachine):
-    """Batches: they end once and are pruned as their runs say."""
+    """Batches end once, and are pruned as their runs require."""
 
     def fill(self) -> None:
         for _ in range(2):
@@ -188,7 +188,7 @@ class BatchMachine(StoreMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data())
     def close(self, data: st.DataObject) -> None:
-        """Whoever fills a batch closes it; it ends at once if all of its runs have."""
+        """A client that fills a batch closes it; it ends at once if all of its runs have ended."""
         id_ = data.draw(st.sampled_from(sorted(self.batches)))
         assert self.transaction(lambda c, d: batches.close(c, d, id_))
         self.batches[id_].closed = True
@@ -196,7 +196,7 @@ class BatchMachine(StoreMachine):
 
     @rule(kind=st.sampled_from(["succeeded", "dead"]))
     def close_all(self, kind: str) -> None:
-        """Whoever fills batches is ready, and what is due in them is worked off."""
+        """All batches are closed, and their due runs are executed."""
         for id_, batch in self.batches.items():
             assert self.transaction(lambda c, d, id_=id_: batches.close(c, d, id_))
             batch.closed = True
@@ -204,7 +204,7 @@ class BatchMachine(StoreMachine):
         self.end_batches()
 
     def end_one(self, id_: int) -> None:
-        """Somebody looks at one batch."""
+        """A worker checks one batch."""
         ends = self.model.may_end(id_)
         ended = self.transaction(lambda c, d: end_batch(c, d, id_))
         assert (ended is not None) == ends
@@ -213,7 +213,7 @@ class BatchMachine(StoreMachine):
 
     @rule()
     def end_batches(self) -> None:
-        """A look at all batches ends those that can be."""
+        """A check of all batches ends those that can end."""
         ending = [id_ for id_ in self.batches if self.model.may_end(id_)]
         assert end_batches(self.books) == len(ending)
         for id_ in ending:
@@ -222,12 +222,12 @@ class BatchMachine(StoreMachine):
 
 
 class EffectMachine(StoreMachine):
-    """Effects: each is done by one that holds its run."""
+    """Effects are performed by a claim that holds its run."""
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), key=st.sampled_from(["e", "f"]), redoes=st.booleans())
     def begin_effect(self, data: st.DataObject, key: str, redoes: bool) -> None:
-        """Any claim ever made begins an effect; only a run's holder may, and only one at a time."""
+        """Any claim ever made begins an effect; only a run's holder may, and one at a time."""
         claim = data.draw(st.sampled_from(self.held))
         owner, id_, state = self.marks.get(key, (None, 0, None))
         mark = once_effects.begin(self.books, key, claim.token, claim.id, 60)
@@ -257,7 +257,7 @@ class EffectMachine(StoreMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), key=st.sampled_from(["e", "f"]))
     def finish_effect(self, data: st.DataObject, key: str) -> None:
-        """Only whose mark it is can say that an effect is done."""
+        """Only the owner of a mark can finish an effect."""
         claim = data.draw(st.sampled_from(self.held))
         owner, id_, _ = self.marks.get(key, (None, 0, None))
         assert once_effects.done(self.books, key, claim.token, 1) == (owner == claim.token)
@@ -266,7 +266,7 @@ class EffectMachine(StoreMachine):
 
 
 class KeyMachine(StoreMachine):
-    """Idempotency keys: who has one, for how long, and whose run an enqueue replaces."""
+    """Idempotency keys: which run has one, for how long, and which run an enqueue replaces."""
 
     def fill(self) -> None:
         self.enqueue_keyed("v", "waiting", True, None, 0.0)
@@ -305,12 +305,12 @@ class KeyMachine(StoreMachine):
 
 
 class StepMachine(StoreMachine):
-    """Durable steps: each is done by one that holds its run, and forgives attempts."""
+    """Durable steps are performed by a claim that holds its run, and forgive attempts."""
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), name=st.sampled_from(["s1", "s2"]))
     def do_step(self, data: st.DataObject, name: str) -> None:
-        """Any claim ever made comes to a step; only a run's holder can commit it."""
+        """Any claim ever made reaches a step; only a run's holder can commit it."""
         self.come_to(data.draw(st.sampled_from(self.held)), name, "step")
 
     @precondition(lambda self: self.held)
@@ -331,7 +331,7 @@ class StepMachine(StoreMachine):
             self.end(claim, "released", 0.0)
 
     def come_to(self, claim: Claim, name: str, kind: str, delay: float | None = None) -> bool:
-        """An attempt comes to a step that it has not passed; return whether it is to wait there."""
+        """An attempt reaches a step that it has not passed; return whether it must wait there."""
         run, holds = self.runs.get(claim.id), self.holds(claim)
         if run is None:  # It is pruned, and a step of it is refused by a foreign key.
             return False
@@ -364,7 +364,7 @@ class StepMachine(StoreMachine):
 
     @rule(name=st.sampled_from(["z", "w1"]), ends=st.sampled_from(["signal", "time", None]))
     def wait_to_the_end(self, name: str, ends: str | None) -> None:
-        """Claim a run that does a step and waits, and let what it waits for come, or time pass."""
+        """Claim a run that does a step and waits, then send the signal or let time pass."""
         for claim in self.claimed(1, idle=True):
             self.come_to(claim, "s1", "step")
             self.pause_at(claim, name, 60.0)
@@ -377,14 +377,14 @@ class StepMachine(StoreMachine):
 
 
 class RateMachine(StoreMachine):
-    """Runs that begin at a rate. What the clock does is done to the rows, an hour at a time."""
+    """Runs at a rate. The clock's changes are applied to the rows, an hour at a time."""
 
     def fill(self) -> None:
         self.ahead = 0
-        """How many hours after now the ``tat`` of the key is."""
+        """How many hours from now the key's ``tat`` is."""
         self.holds_rate = False
         self.begun: dict[tuple[int, str], datetime] = {}
-        """When those were claimed that have taken a start, which none gives back."""
+        """When the runs that have taken a start were claimed."""
         self.enqueue_rated(4)
         super().fill()
 
@@ -403,16 +403,16 @@ class RateMachine(StoreMachine):
         return stored_time(rows[0].tat) if rows else None
 
     def due_at_rate(self, mark: str) -> list[ModelRun]:
-        """The runs with a rate that are due, by the mark that they have, in their order."""
+        """Return the due runs at a rate with this mark, in their order."""
         order = "SELECT id FROM job_runs WHERE gate IS NULL ORDER BY run_at, id"
         runs = [self.runs[row.id] for row in self.sql(order)]
         waits = [run for run in runs if run.rate == mark and run.status in ("queued", "failed")]
         return [run for run in waits if run.due <= 0]
 
     def let_begin(self) -> list[ModelRun]:
-        """Those of the runs that wait that may be claimed: as many as there are starts.
+        """Return the waiting runs that may be claimed: as many as there are starts.
 
-        One whose concurrency key is busy does not count, and keeps no other from a start.
+        A run whose concurrency key is busy does not count, and keeps no other from a start.
         """
         chosen = []
         ready = self.due_at_rate("ready")
@@ -435,7 +435,7 @@ class RateMachine(StoreMachine):
 
     @rule(number=st.integers(1, 4), released=st.booleans())
     def begin_at_rate(self, number: int, released: bool) -> None:
-        """Take what starts there are, and perhaps release the runs: their starts stay taken."""
+        """Take all starts, and perhaps release the runs: their starts stay taken."""
         self.open_starts()
         for _ in range(number):
             for claim in self.claimed(1, idle=True):
@@ -462,7 +462,7 @@ class RateMachine(StoreMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), hours=st.integers(0, 2))
     def hold_back(self, data: st.DataObject, hours: int) -> None:
-        """Any claim ever made asks for it; only its run's holder is heard."""
+        """Any claim ever made asks to hold the key back; only its run's holder succeeds."""
         claim = data.draw(st.sampled_from(self.held))
         is_heard = self.holds(claim) and self.runs[claim.id].rate is not None
         self.holds_rate = True
@@ -498,7 +498,7 @@ class RateMachine(StoreMachine):
 
 
 class MixedMachine(KeyMachine, StepMachine, RateMachine):
-    """Keys, steps, rates and releases, of the same runs."""
+    """Keys, steps, rates and releases of the same runs."""
 
     def fill(self) -> None:
         super().fill()
@@ -514,13 +514,13 @@ class MixedMachine(KeyMachine, StepMachine, RateMachine):
     def enqueue_mixed(
         self, key: str, unique_while: Any, replace: Any, rated: bool, concurrency: str | None
     ) -> None:
-        """Enqueue a run with all of it, perhaps in the place of another."""
+        """Enqueue a run with all features, which may replace another."""
         values = {"rate": "waits" if rated else None, "strict": concurrency == ORDERED}
         self.enqueue_any(key, unique_while, replace, concurrency=concurrency, **values)
 
     @rule(name=st.sampled_from(["s1", "z", "w1"]), replace=st.booleans(), dies=st.booleans())
     def begin_at_rate_and_pause(self, name: str, replace: bool, dies: bool) -> None:
-        """Take starts, come to a step with them, and enqueue in the place of who has begun."""
+        """Take starts, reach a step with them, and enqueue with the keys of the runs."""
         self.open_starts()
         for claim in self.claimed(1, idle=True):
             if name == "s1" and self.holds(claim):

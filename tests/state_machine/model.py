@@ -1,4 +1,4 @@
-"""What the store should do to a run, said again in plain Python."""
+"""The behavior of the store for a run, again in plain Python."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TERMINAL = ("succeeded", "dead", "cancelled", "skipped")
 
 @dataclass
 class ModelStep:
-    """A durable step of a run, or a signal that was there first.
+    """A durable step of a run, or an early signal.
 
-    :ivar placed: whether an attempt has come to it.
+    :ivar placed: whether an attempt has reached it.
     :ivar ended: whether it is done: its work, its time, or its signal has come.
-    :ivar due: in how many seconds its time is over, of one that waits.
+    :ivar due: after how many seconds a waiting step is over.
     """
 
     kind: str
@@ -26,7 +26,7 @@ class ModelStep:
 
     @property
     def is_passed(self) -> bool:
-        """Whether later attempts go on behind it."""
+        """Return whether later attempts continue after it."""
         return self.placed and self.ended
 
 
@@ -63,35 +63,35 @@ class ModelRun:
 
     @property
     def has_place(self) -> bool:
-        """Whether those behind it in a strict order wait for it."""
+        """Return whether later runs of a strict order wait for it."""
         return self.strict and self.status in LIVE
 
     @property
     def holds_key(self) -> bool:
-        """Whether nobody else may have its key."""
+        """Return whether no other run may have its key."""
         if self.key is None or self.unique_while is None:
             return self.key is not None
         return self.status in LIVE and self.held_its_key
 
     @property
     def wants_key(self) -> bool:
-        """Whether a retry would take its key back."""
+        """Return whether a retry would take its key back."""
         given_up = self.key is not None and self.unique_while is not None
         return given_up and self.status not in LIVE and self.held_its_key
 
     @property
     def held_its_key(self) -> bool:
-        """Whether it would hold its key if it had not ended."""
+        """Return whether it would hold its key if it had not ended."""
         return self.unique_while == "pending" or not self.claims
 
     @property
     def is_due(self) -> bool:
-        """Whether it may be claimed, as far as it alone decides."""
+        """Return whether its own values allow a claim."""
         waits = self.status in ("queued", "failed") and self.rate != "waits"
         return waits and self.due <= 0 and self.attempts < self.max_attempts
 
     def claim(self, token: str) -> None:
-        """It is claimed."""
+        """Claim the run."""
         assert self.status in ("queued", "failed")
         assert self.attempts < self.max_attempts
         assert self.rate != "waits"
@@ -101,7 +101,7 @@ class ModelRun:
         self.claims += 1
 
     def finalize(self, kind: str, delay: float = 0.0) -> None:
-        """Its holder's outcome is accepted."""
+        """Accept its holder's outcome."""
         assert self.status == "running"
         self.token = None
         self.snoozes += kind == "snoozed"
@@ -123,7 +123,7 @@ class ModelRun:
         self.rate = self.rate and ("waits" if self.status in LIVE else "ready")
 
     def cancel(self) -> None:
-        """An operator cancels it."""
+        """Cancel the run, as an operator does."""
         if self.status == "running":
             self.cancel_requested = True
         elif self.status in LIVE:
@@ -131,12 +131,12 @@ class ModelRun:
             self.rate = self.rate and "ready"
 
     def discard(self) -> None:
-        """An operator wants no more of it."""
+        """Discard the run, as an operator does."""
         if self.status == "dead":
             self.status = "cancelled"
 
     def retry(self, key_is_held: bool = False) -> bool:
-        """An operator tries it again, unless another run has its key; return whether that is so."""
+        """Retry the run unless another has its key; return whether it was retried."""
         if self.status not in ("dead", "cancelled", "failed"):
             return False
         if self.wants_key and key_is_held:
@@ -148,7 +148,7 @@ class ModelRun:
         return True
 
     def replace(self, replace: object, given: ModelRun) -> None:
-        """An enqueue with its key replaces what it is to do, or when."""
+        """Replace its work or time, as an enqueue with its key does."""
         assert not self.claims
         if replace in (True, "payload"):
             self.payload, self.concurrency = given.payload, given.concurrency
@@ -157,7 +157,7 @@ class ModelRun:
             self.due = given.due
 
     def comes_to(self, name: str, kind: str, delay: float | None) -> ModelStep:
-        """Its attempt has done a step, or comes to one that waits."""
+        """Let its attempt finish a step, or reach one that waits."""
         step = self.steps.setdefault(name, ModelStep(kind, ended=kind == "step"))
         assert step.kind == kind
         assert not step.is_passed
@@ -173,7 +173,7 @@ class ModelRun:
         return step
 
     def signal(self, name: str) -> bool:
-        """Somebody sends it a signal; return whether it came in time."""
+        """Send it a signal; return whether the signal came in time."""
         step = self.steps.get(name)
         if self.status not in LIVE or (step is not None and step.ended):
             return False
@@ -187,14 +187,14 @@ class ModelRun:
 
     @property
     def waits_for(self) -> str | None:
-        """The signal that it waits for now."""
+        """Return the signal that it waits for now."""
         waits = self.waits_at is not None and self.token is None and self.due > 0
         if not waits or self.steps[str(self.waits_at)].kind != "wait":
             return None
         return None if self.steps[str(self.waits_at)].ended else self.waits_at
 
     def clock_steps(self, seconds: float) -> None:
-        """The clock goes that much ahead."""
+        """Move the clock ahead by *seconds*."""
         self.due -= seconds
         for step in self.steps.values():
             step.due = None if step.due is None else step.due - seconds
@@ -206,7 +206,7 @@ class ModelBatch:
 
     closed: bool = False
     counts: Counter[str] | None = None
-    """How many of its runs had which status when it ended."""
+    """The counts of its runs by status when it ended."""
     then_run: int | None = None
 
 
@@ -218,26 +218,26 @@ class Model:
     batches: dict[int, ModelBatch] = field(default_factory=dict)
 
     def comes_first(self, id_: int) -> bool:
-        """Whether no earlier run of the one strict order is to end before."""
+        """Return whether no earlier run of the strict order is unfinished."""
         earlier = (run for other_id, run in self.runs.items() if other_id < id_)
         return not self.runs[id_].strict or not any(run.has_place for run in earlier)
 
     def is_busy(self, concurrency: str | None) -> bool:
-        """Whether the one share of a concurrency key is taken."""
+        """Return whether the one share of a concurrency key is taken."""
         at_work = (run.concurrency for run in self.runs.values() if run.status == "running")
         return concurrency is not None and concurrency in at_work
 
     def holder(self, key: str | None, but: int | None = None) -> int | None:
-        """The run that has an idempotency key, of all *but* one."""
+        """Return the run that has an idempotency key, except *but*."""
         for id_, run in self.runs.items():
             if key is not None and id_ != but and run.key == key and run.holds_key:
                 return id_
         return None
 
     def enqueue(self, given: ModelRun, replace: object) -> tuple[str, int | None]:
-        """A run is enqueued; return what becomes of that, and the run that has its key by then.
+        """Enqueue a run; return the result, and the run that then has its key.
 
-        It is ``refused`` if it would leave its strict order.
+        The result is ``refused`` if it would leave its strict order.
         """
         id_ = self.holder(given.key)
         if id_ is None:
@@ -251,24 +251,24 @@ class Model:
         return "replaced", id_
 
     def members(self, id_: int) -> dict[int, ModelRun]:
-        """The runs of a batch."""
+        """Return the runs of a batch."""
         return {run_id: run for run_id, run in self.runs.items() if run.batch == id_}
 
     def may_end(self, id_: int) -> bool:
-        """Whether a batch ends once somebody looks."""
+        """Return whether a batch ends when it is checked."""
         batch = self.batches[id_]
         live = any(run.status in LIVE for run in self.members(id_).values())
         return batch.closed and batch.counts is None and not live
 
     def end(self, id_: int, then_run: int) -> None:
-        """A batch ends, and its ``then`` is enqueued."""
+        """End a batch, and enqueue its ``then``."""
         batch = self.batches[id_]
         batch.counts = Counter(run.status for run in self.members(id_).values())
         batch.then_run = then_run
         self.runs[then_run] = ModelRun(2)
 
     def prune(self) -> None:
-        """All that has ended is old, and goes."""
+        """Remove everything that has ended."""
         old = {id_ for id_, run in self.runs.items() if run.status in TERMINAL}
         for id_ in old:
             if self.runs[id_].batch is None:

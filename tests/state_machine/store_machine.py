@@ -1,4 +1,4 @@
-"""The store beside its model: what belongs to all histories, and what compares them."""
+"""The store beside its model: the rules of all histories, and the comparisons."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLOCKED = (
 KEYED, ORDERED = "k", "o"
 #: And one with a rate.
 RATED = "r"
-#: The tables, in an order in which nothing is missed while they are emptied.
+#: The tables, in an order in which they can be emptied.
 TABLES = (
     *("job_rates", "job_failures", "job_effects", "job_batches", "job_steps", "job_runs"),
     "job_definitions",
@@ -73,21 +73,21 @@ class StoreMachine(RuleBasedStateMachine):
         self.marks: dict[str, tuple[str, int, str]] = {}
         """The owner, the run and the state of each effect."""
         self.used: set[int] = set()
-        """The ids that runs have or had: others were taken by transactions that rolled back."""
+        """The ids that runs have or had; rolled back transactions took others."""
         self.held: list[Claim] = []
-        """Every claim ever made: those that were lost go on trying to write."""
+        """Every claim ever made; those that were lost still try to write."""
         self.parked: frozenset[int] = frozenset()
-        """What the latest claim parked."""
+        """The runs that the latest claim parked."""
         self.left: bool = False
-        """Whether somebody died before opening what comes next, or deleted rows by hand."""
+        """Whether a worker died before opening the next runs, or somebody deleted rows."""
         self.numbers = itertools.count()
         self.tokens = (f"host:{number}:fresh" for number in self.numbers)
         self.started: dict[int, tuple[int, Any]] = {}
-        """How often each run had been claimed at the last look, and since when it had begun."""
+        """How often each run had been claimed at the last check, and since when it had begun."""
         self.fill()
 
     def fill(self) -> None:
-        """Make what the rules are about: in many histories, no rule that makes any is chosen."""
+        """Make rows for the rules: in many histories, no chosen rule makes any."""
         for _ in range(3):
             self.insert(2)
 
@@ -99,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
         return list(self.books.rows(text(statement), parameters))
 
     def act(self, action: Action, id_: int) -> None:
-        """Let an operator do *action* to a run, if that allows it."""
+        """Let an operator apply *action* to a run, if the run allows it."""
         change_runs(self.books, action, [id_], Operation("changed", "runs", "ada"))
 
     def past(self, seconds: int) -> str:
@@ -125,7 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
         return id_
 
     def values_of(self, run: ModelRun) -> NewRun:
-        """What an enqueue gives of a run that does not yet exist."""
+        """Return the values of a new run."""
         return NewRun(
             job_type="t",
             payload=json.dumps(run.payload),
@@ -172,13 +172,13 @@ class StoreMachine(RuleBasedStateMachine):
         self.left |= dies
 
     def opens(self, ids: Collection[int]) -> None:
-        """Open what comes after runs that have ended or are parked, as a worker does."""
+        """Open the next runs after those that have ended or are parked, as a worker does."""
         gate.open_behind(self.books, ids)
 
     def claimed(
         self, limit: int, idle: bool, beside: bool = False, opens: bool = True
     ) -> Sequence[Claim]:
-        """Claim, and give back at once what does not come first in its order, as a worker does."""
+        """Claim, and give back at once what is not first in its order, as a worker does."""
         token = next(self.tokens)
         request = ClaimRequest(limit, token, ("t",), idle=idle, side_by_side=beside)
         answer = record_and_claim(self.books, [], request)
@@ -191,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert not self.model.is_busy(run.concurrency)
             run.claim(token)
             assert (claim.attempt, claim.read()[0]) == (run.attempts, run.payload)
-        for id_ in self.parked:  # Somebody's end opens it.
+        for id_ in self.parked:  # The end of another run opens it.
             is_busy = self.model.is_busy(self.runs[id_].concurrency)
             assert is_busy or not self.model.comes_first(id_)
         first = gate.held_first(self.books, token)
@@ -208,7 +208,7 @@ class StoreMachine(RuleBasedStateMachine):
         return claimed
 
     def check_claims(self, claimed: Sequence[Claim], request: ClaimRequest) -> None:
-        """Check that a claim takes no more than it may together, and something if there is any."""
+        """Check that a claim takes no more than it may, and takes something if it can."""
         assert len(claimed) <= request.limit
         for claim in claimed:
             alone = claim.alone if request.side_by_side else claim.attempt > 1
@@ -220,11 +220,11 @@ class StoreMachine(RuleBasedStateMachine):
             assert all(self.model.is_busy(run.concurrency) for run in due)
 
     def waits_alone(self, claim: Claim, request: ClaimRequest) -> bool:
-        """Whether nothing may stand before a run that was claimed: it has a start of its rate."""
+        """Return whether a claimed run ignores earlier ones: it has a start of its rate."""
         return self.runs[claim.id].rate is not None and not request.side_by_side
 
     def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        """Those of *claims* that must not begin, since their rate has no start for them."""
+        """Return those of *claims* that must not begin, since their rate has no start."""
         return []
 
     def holds(self, claim: Claim) -> bool:
@@ -239,7 +239,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["succeeded", "dead", "cancelled"]))
     def work_off(self, kind: Any) -> None:
-        """Claim and end all that is due."""
+        """Claim and end everything that is due."""
         while (claimed := self.claimed(4, idle=True)) or self.parked:
             for claim in claimed:
                 self.end(claim, kind, 0.0)
@@ -247,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), kind=st.sampled_from(KINDS), delay=st.sampled_from([0.0, 60.0]))
     def finalize(self, data: st.DataObject, kind: Any, delay: float) -> None:
-        """Any claim ever made says what came of it; only its run's holder is heard."""
+        """Any claim ever made records an outcome; only its run's holder succeeds."""
         self.end(data.draw(st.sampled_from(self.held)), kind, delay)
 
     def end(self, claim: Claim, kind: Any, delay: float) -> None:
@@ -281,7 +281,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def release_token(self, data: st.DataObject) -> None:
-        """Give back all that is held under a token, as if the answer of its claim was lost."""
+        """Give back everything that a token holds, as if the claim's answer was lost."""
         token = data.draw(st.sampled_from(self.held)).token
         runs = [run for run in self.runs.values() if run.token == token]
         assert release_token(self.books, token)
@@ -290,7 +290,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def expire_and_reclaim(self) -> None:
-        """All leases run out, and a tick takes the runs back."""
+        """Let all leases expire, and let a tick reclaim the runs."""
         self.sql(f"UPDATE job_runs SET locked_until = {self.past(1)} WHERE status = 'running'")
         outcomes = [
             Outcome(e.id, e.token, _fate(e), e.attempt, "t", "lost", "WorkerLost", reclaimed=True)
@@ -306,7 +306,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def reclaim_a_living_lease(self, data: st.DataObject) -> None:
-        """A reclaim that was planned before a renewal does nothing after it."""
+        """A reclaim that was planned before a renewal changes nothing after it."""
         claim = data.draw(st.sampled_from(self.held))
         renew(self.books, [claim], 120)
         late = Outcome(claim.id, claim.token, "failed", 1, "t", "x", "X", reclaimed=True)
@@ -353,7 +353,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([-90, 90]))
     def step_clock(self, seconds: int) -> None:
-        """The database's clock steps: as seen from the rows, which all move the other way."""
+        """Let the database's clock jump: all times in the rows move the other way."""
         for table, column in CLOCKED:
             move_times(self.books, table, column, seconds)
         for run in self.runs.values():
@@ -377,7 +377,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.look_at_begin(id_, run.claims, row.started_at)
 
     def columns_of(self, run: ModelRun) -> dict[str, object]:
-        """The columns of its row that say the same."""
+        """Return the row's columns that must have the same values."""
         return {
             "status": run.status,
             "attempts": run.attempts,
@@ -393,7 +393,7 @@ class StoreMachine(RuleBasedStateMachine):
         }
 
     def look_at_begin(self, id_: int, claims: int, started_at: object) -> None:
-        """A claim says when its run has begun, and nothing else does, or takes that back."""
+        """Check that only claims set when a run began."""
         assert (started_at is not None) == (claims > 0)
         before, since = self.started.get(id_, (0, None))
         assert claims > before or started_at == since
@@ -452,7 +452,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def move_times(books: Bookkeeping, table: str, column: str, seconds: float) -> None:
-    """Let all times in a column be so many seconds earlier: so the clock is ahead for them."""
+    """Make all times in a column earlier, which moves the clock ahead for them."""
     moved = (
         f"{column} - make_interval(secs => {seconds})"
         if books.dialect.name == "postgresql"
@@ -466,7 +466,7 @@ def _fate(expired: Any) -> Any:
 
 
 def compare(rules: type[RuleBasedStateMachine], examples: int, **given: Any) -> None:
-    """Go through so many histories of a machine.
+    """Go through *examples* histories of a machine.
 
     :param given: attributes of it.
     """

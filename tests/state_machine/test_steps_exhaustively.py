@@ -24,7 +24,7 @@ MAX_ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Belief:
-    """What a worker at work believes that comes next; and whether it has the run still."""
+    """The next step as a running worker sees it, and whether it still has the run."""
 
     step: int
     holds: bool = True
@@ -32,7 +32,7 @@ class Belief:
 
 @dataclass(frozen=True)
 class World:
-    """The run's row, its steps, and the workers that are at work on it."""
+    """The run's row, its steps, and the workers that run it."""
 
     status: str = "queued"
     attempts: int = 0
@@ -44,7 +44,7 @@ class World:
     path: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def follow(self, do: str, worker: str) -> World:
-        """The world after an action."""
+        """Return the world after an action."""
         after = replace(self, path=(*self.path, (do, worker)))
         belief = self.at_work.get(worker)
         if do == "claim":
@@ -64,7 +64,7 @@ class World:
         return after.given_back(do).with_belief(worker, None)
 
     def given_back(self, kind: str) -> World:
-        """The world after an outcome."""
+        """Return the world after an outcome."""
         back = kind == "released"
         attempts, most = self.attempts - back, self.max_attempts
         forgiven = min(self.forgiven, attempts)
@@ -81,21 +81,21 @@ class World:
         return after
 
     def with_belief(self, worker: str, belief: Belief | None) -> World:
-        """The world in which a worker believes something else."""
+        """Return the world in which a worker has another belief."""
         return replace(self, a=belief) if worker == "a" else replace(self, b=belief)
 
     @property
     def seen(self) -> tuple[object, ...]:
-        """What is in the tables."""
+        """Return the contents of the tables."""
         return self.status, self.attempts, self.max_attempts, self.forgiven, self.done
 
     @property
     def at_work(self) -> dict[str, Belief | None]:
-        """What each worker believes."""
+        """Return each worker's belief."""
         return {"a": self.a, "b": self.b}
 
     def next(self) -> Iterator[World]:
-        """Every world that can come next."""
+        """Return every possible next world."""
         for worker, belief in self.at_work.items():
             if belief is None:
                 if self.status in ("queued", "failed"):
@@ -110,7 +110,7 @@ class World:
 
 
 class Store:
-    """The same on the store: one run, and the workers' claims."""
+    """The same actions on the store: one run, and the workers' claims."""
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit
@@ -120,7 +120,7 @@ class Store:
         self.held: Claim | None = None
 
     def follow(self, do: str, worker: str) -> None:
-        """Do an action."""
+        """Perform an action."""
         if do == "claim":
             self.kit.sql("UPDATE job_runs SET run_at = created_at WHERE id = :id", id=self.id)
             self.held = self.claims[worker] = self.kit.claim_one()
@@ -152,7 +152,7 @@ class Store:
         self.kit.finish(claim, kind, seconds=1.0)
 
     def seen(self) -> tuple[object, ...]:
-        """What is in the tables."""
+        """Return the contents of the tables."""
         row = self.kit.get(self.id)
         recorded = [row.name for row in self.kit.sql("SELECT name FROM job_steps ORDER BY id")]
         work = [row.name for row in self.kit.sql("SELECT name FROM work ORDER BY name")]
@@ -167,7 +167,7 @@ class Store:
 
 @pytest.fixture
 def kit(database_url: str) -> Iterator[Kit]:
-    """The store, and a table for the work of steps."""
+    """The job tables, and a table for the work of steps."""
     kit = Kit.on(database_url)
     kit.sql("CREATE TABLE work (name text PRIMARY KEY)")
     yield kit

@@ -16,7 +16,7 @@ from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers send the same statements however fast they are."""
+    """Let workers send the same statements at any speed."""
     monkeypatch.setattr(limits, "LOOK_EVERY", 0.0)
     monkeypatch.setattr(limits, "LONGEST_REST", 0.0)
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: 0.0))

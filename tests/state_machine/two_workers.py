@@ -45,9 +45,9 @@ T = TypeVar("T")
 HOUR = timedelta(hours=1)
 RATE = Rate(HOUR, 2)
 ATTEMPTS = 3
-#: Times that move when the clock goes on.
+#: Times that move when time passes.
 CLOCKED = (("job_runs", "run_at"), ("job_rates", "tat"), ("job_rates", "last_at"))
-#: After how many claims all that is left must have ended.
+#: After how many claims everything must have ended.
 PATIENCE = 60
 #: The identity of a claim: its run and its token.
 Identity = tuple[int, str]
@@ -55,7 +55,7 @@ KINDS = ["failed", "failed", "succeeded", "snoozed", "cancelled"]
 
 
 class Killed(BaseException):
-    """The process of a worker is killed, between two of its statements."""
+    """The process of a worker is killed between two of its statements."""
 
 
 class Fate(NamedTuple):
@@ -113,17 +113,17 @@ class ModelWorker:
 
     @property
     def idle(self) -> bool:
-        """Whether all that it holds has come to an outcome."""
+        """Return whether all its claims have an outcome."""
         return self.held.keys() <= self.outcomes.keys()
 
     @property
     def at_work(self) -> list[Identity]:
-        """The claims whose handlers are at work."""
+        """Return the claims whose handlers are running."""
         return [claim for claim in self.held if claim in self.begun and claim not in self.outcomes]
 
 
 class TwoWorkers(RuleBasedStateMachine):
-    """Histories of two workers, a tick that takes runs back, and an app that enqueues."""
+    """Histories of two workers, a tick that reclaims runs, and an app that enqueues."""
 
     state: State
     tasks: dict[str, Task[..., None]]
@@ -136,13 +136,13 @@ class TwoWorkers(RuleBasedStateMachine):
         self.model = Model()
         self.runs = self.model.runs
         self.accepted: dict[Identity, tuple[str, str]] = {}
-        """The outcome of each claim that has one, and who has recorded it."""
+        """The outcome of each claim that has one, and the worker that recorded it."""
         self.expired: set[Identity] = set()
         self.claimed_at: dict[Identity, datetime] = {}
         self.unspent: set[Identity] = set()
-        """The claims that have not taken a start, of those with a rate."""
+        """The claims at a rate that have not taken a start."""
         self.begun: dict[Identity, datetime] = {}
-        """When those attempts were claimed that have begun, of those with a rate."""
+        """When the attempts at a rate that have begun were claimed."""
         self.seen: set[int] = set()
         """The runs whose payloads an attempt has seen."""
         self.ends: Counter[int] = Counter()
@@ -173,7 +173,7 @@ class TwoWorkers(RuleBasedStateMachine):
         replace=st.booleans(),
     )
     def enqueue(self, name: str, keyed: bool, unique_while: Any, replace: bool) -> None:
-        """An app enqueues, perhaps in the place of the run that has the key."""
+        """An app enqueues, perhaps replacing the run that has the key."""
         options: dict[str, Any] = {}
         if keyed:
             key_options = {"replace": True} if replace else {"unique_while": unique_while}
@@ -222,7 +222,7 @@ class TwoWorkers(RuleBasedStateMachine):
         self.begin(self.workers[which], number)
 
     def begin(self, worker: ModelWorker, number: int) -> None:
-        """Handlers begin, but for those whose leases have ended by the worker's own clock."""
+        """Handlers begin, unless their leases have ended by the worker's own clock."""
         handled = worker.begun | worker.outcomes.keys()
         for identity in [identity for identity in worker.held if identity not in handled][:number]:
             claim = worker.held[identity]
@@ -238,7 +238,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.at_work for worker in self.workers))
     @rule(data=st.data(), kind=st.sampled_from(KINDS), holds_rate=st.booleans())
     def end(self, data: st.DataObject, kind: Any, holds_rate: bool) -> None:
-        """A handler ends; what came of it is recorded with others, at the next statement."""
+        """A handler ends; its outcome is recorded with others, at the next statement."""
         worker = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
         self.end_one(worker, data.draw(st.sampled_from(worker.at_work)), kind, holds_rate)
 
@@ -268,7 +268,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @precondition(lambda self: self.holding)
     @rule(data=st.data(), fate=FATES)
     def stop(self, data: st.DataObject, fate: Fate | None) -> None:
-        """A worker is told to stop: it gives back what it holds, and another takes its place."""
+        """A worker is stopped: it gives back its runs, and another worker replaces it."""
         worker = data.draw(st.sampled_from(self.holding))
         for identity, claim in worker.held.items():
             if identity not in worker.outcomes:
@@ -283,7 +283,7 @@ class TwoWorkers(RuleBasedStateMachine):
 
     @property
     def holding(self) -> list[ModelWorker]:
-        """The workers that hold a run."""
+        """Return the workers that hold a run."""
         return [worker for worker in self.workers if worker.held]
 
     @precondition(lambda self: self.holding)
@@ -314,7 +314,7 @@ class TwoWorkers(RuleBasedStateMachine):
 
     @rule()
     def take_back(self) -> None:
-        """A tick takes back the runs whose leases ran out."""
+        """A tick reclaims the runs whose leases have expired."""
         reclaim(self.state, self.tick.wire, unheard)
         running = {(id_, run.token) for id_, run in self.runs.items()}
         assert running.isdisjoint(self.expired)
@@ -322,7 +322,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @precondition(lambda self: self.holding)
     @rule(data=st.data())
     def renew(self, data: st.DataObject) -> None:
-        """A heartbeat, perhaps of one that was frozen."""
+        """A worker, perhaps a frozen one, sends a heartbeat."""
         worker = data.draw(st.sampled_from(self.holding))
         expected = {key for key in worker.held if self.runs[key[0]].token == key[1]}
         renewal = renew(worker.wire, list(worker.held.values()), 120)
@@ -340,7 +340,7 @@ class TwoWorkers(RuleBasedStateMachine):
 
     @rule(hours=st.integers(1, 3))
     def time_passes(self, hours: int) -> None:
-        """The clock goes on by hours; whoever is at work sends heartbeats meanwhile."""
+        """Hours pass; running workers send heartbeats meanwhile."""
         past = hours * HOUR
         for table, column in CLOCKED:
             move_times(self.books, table, column, past.total_seconds())
@@ -353,7 +353,7 @@ class TwoWorkers(RuleBasedStateMachine):
     # What a worker sends, and what comes between
 
     def send(self, worker: ModelWorker, fate: Fate | None, wanted: int, beside: bool) -> None:
-        """Record a worker's outcomes and claim; take the answer, if it comes."""
+        """Record a worker's outcomes and claim; return the answer, if it comes."""
         outcomes = list(worker.outcomes.values())
         worker.sending = dict(worker.outcomes)
         answer = self.doing(
@@ -372,7 +372,7 @@ class TwoWorkers(RuleBasedStateMachine):
         worker.held |= {claim.identity: claim for claim in answer.claims}
 
     def check_told(self, worker: ModelWorker, sent: Outcome, answer: Answer) -> None:
-        """A worker knows whether its outcome counts; if an answer was lost, it may not know."""
+        """Check that a worker knows its outcome's fate, unless an answer was lost."""
         kind, by = self.accepted[sent.identity]
         if sent.identity not in worker.unsure:
             assert (sent.id in answer.recorded) == (by == worker.name), (sent, kind)
@@ -391,7 +391,7 @@ class TwoWorkers(RuleBasedStateMachine):
             worker.fate = None
 
     def before(self, worker: ModelWorker) -> None:
-        """A worker is about to send a statement."""
+        """Act before a worker's statement."""
         if worker.fate is None or worker.fate.at > 0:
             return
         rival = next(w for w in self.workers if w is not worker)
@@ -409,7 +409,7 @@ class TwoWorkers(RuleBasedStateMachine):
             self.take_back()
 
     def after(self, worker: ModelWorker) -> None:
-        """A statement of a worker's is committed."""
+        """Act after a worker's statement is committed."""
         self.look(worker)
         if worker.fate is None:
             return
@@ -425,7 +425,7 @@ class TwoWorkers(RuleBasedStateMachine):
     # What the tables may say then
 
     def look(self, by: ModelWorker | None) -> None:
-        """Compare the tables with the model, after it has done what *by* may have done."""
+        """Compare the tables with the model, after *by* has acted."""
         rows = {row.id: row for row in self.sql("SELECT * FROM job_runs")}
         assert rows.keys() == self.runs.keys()
         holds = False
@@ -439,7 +439,7 @@ class TwoWorkers(RuleBasedStateMachine):
         self.look_at_rate(by, holds, rows.values())
 
     def ended(self, by: ModelWorker | None, id_: int, run: ModelRun) -> bool:
-        """The attempt of a run has ended; return whether its rate key is held back."""
+        """End the attempt of a run; return whether its rate key is held back."""
         assert run.token is not None
         assert by is not None
         identity = id_, run.token
@@ -460,7 +460,7 @@ class TwoWorkers(RuleBasedStateMachine):
         return outcome is not None and outcome.holds_rate
 
     def claimed(self, by: ModelWorker | None, row: Row[Any]) -> None:
-        """A run was claimed, and has begun by that."""
+        """Claim a run, which begins it."""
         identity = row.id, row.locked_by
         assert by is not None
         assert row.locked_by.startswith(f"{by.name}:")
@@ -481,7 +481,7 @@ class TwoWorkers(RuleBasedStateMachine):
         run.rate = run.rate and ("waits" if row.rate_mark else "ready")
 
     def look_at_rate(self, by: ModelWorker | None, holds: bool, rows: Iterable[Row[Any]]) -> None:
-        """The key moves forwards alone: by the starts of claims, or held back by an outcome."""
+        """Check that the key only moves forward, by starts of claims or an outcome's delay."""
         before, tat = self.tat, self.stored_tat()
         self.tat = tat
         if tat == before:
@@ -537,7 +537,7 @@ class TwoWorkers(RuleBasedStateMachine):
             self.books.close()
 
     def work_off(self) -> None:
-        """Whatever has happened, one worker brings each run to one end."""
+        """Whatever has happened, one worker ends each run once."""
         for worker in list(self.workers):
             self.replace(worker)
         self.expire("id > 0")

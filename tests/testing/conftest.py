@@ -1,4 +1,4 @@
-"""An app in each set-up of a test's database that users have."""
+"""An app in each setup of a test's database that users have."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.testing.shop import Shop
 
 @contextmanager
 def plain(app: Flask, db: SQLAlchemy) -> Generator[None]:
-    """A database of its own for each test."""
+    """Give each test its own database."""
     yield
 
 
 @contextmanager
 def rolled_back(db: SQLAlchemy) -> Generator[Connection]:
-    """A transaction that is rolled back in the end; nothing of it is left."""
+    """Roll back one transaction at the end, so that nothing is left."""
     engine = db.engine
     with engine.connect() as connection:
         transaction = connection.begin()
@@ -41,7 +41,7 @@ def rolled_back(db: SQLAlchemy) -> Generator[Connection]:
 
 @contextmanager
 def instead_of_the_engine(app: Flask, db: SQLAlchemy) -> Generator[None]:
-    """The recipe that puts one connection into ``db.engines``."""
+    """Put one connection into ``db.engines``, as the recipe says."""
     with app.app_context():
         engines: Any = db.engines
         engine = engines[None]
@@ -53,7 +53,7 @@ def instead_of_the_engine(app: Flask, db: SQLAlchemy) -> Generator[None]:
 
 @contextmanager
 def with_savepoints(app: Flask, db: SQLAlchemy) -> Generator[None]:
-    """The same, with the option that gives each session a savepoint."""
+    """Give each session a savepoint as well."""
     with app.app_context():
         db.session.configure(join_transaction_mode="create_savepoint")
     with instead_of_the_engine(app, db):
@@ -62,7 +62,7 @@ def with_savepoints(app: Flask, db: SQLAlchemy) -> Generator[None]:
 
 @contextmanager
 def another_session(app: Flask, db: SQLAlchemy) -> Generator[None]:
-    """The recipe that replaces ``db.session``."""
+    """Replace ``db.session``, as the recipe says."""
     original = db.session
     with app.app_context(), rolled_back(db) as connection:
         factory = sessionmaker(bind=connection, join_transaction_mode="create_savepoint")
@@ -83,11 +83,11 @@ SETUPS: dict[str, tuple[str, Callable[[Flask, SQLAlchemy], Any]]] = {
     "postgresql-savepoints": ("postgresql_url", with_savepoints),
     "postgresql-session": ("postgresql_url", another_session),
 }
-#: Those in which there is one connection only.
+#: The setups that have only one connection.
 SHARED = [name for name in SETUPS if name not in ("sqlite-file", "postgresql")]
 
 
-#: For the tests whose way leads through the recipes; the others need one of each kind.
+#: The setups of tests about the recipes; other tests need one of each kind.
 in_each_setup = pytest.mark.parametrize("shop", SETUPS, indirect=True)
 
 

@@ -16,7 +16,7 @@ from flask_cronjobs.models import JobRun
 
 
 class OutOfStockError(Exception):
-    """What a task of the shop raises."""
+    """The error of one of the shop's tasks."""
 
 
 class Shop:
@@ -49,7 +49,7 @@ class Shop:
 
         @jobs.task(retry=retry)
         def spoil(order_id: int) -> None:
-            """Write, do an effect, and fail: the write is lost, the effect is not."""
+            """Write, perform an effect, and fail: the write is lost, the effect is not."""
             jobs.once(f"mail:{order_id}", self.mailed.append, order_id)
             db.session.get_one(Order, order_id).state = "spoiled"
             db.session.flush()
@@ -57,7 +57,7 @@ class Shop:
 
         @jobs.task(retry=retry)
         def charge(order_id: int, fail: bool = False) -> str:
-            """Do an effect while the session has uncommitted work."""
+            """Perform an effect while the session has uncommitted work."""
             db.session.get_one(Order, order_id).state = "charging"
             db.session.flush()
             receipt = jobs.once(f"charge:{order_id}", self.pay)
@@ -96,7 +96,7 @@ class Shop:
         self.decide, self.hang, self.fetch, self.report = decide, hang, fetch, report
 
     def pay(self) -> str:
-        """Do an effect, and return its receipt."""
+        """Perform an effect, and return its receipt."""
         self.mailed.append("paid")
         return "R-1"
 
@@ -109,14 +109,14 @@ class Shop:
         return order_id
 
     def state_of(self, order_id: int) -> str:
-        """The state of an order, as it is in the database."""
+        """Return the state of an order, as it is in the database."""
         query = select(self.Order.state).where(self.Order.id == order_id)
         return str(self.db.session.scalar(query))
 
     def statuses(self) -> list[str]:
-        """The statuses of all runs, oldest first."""
+        """Return the statuses of all runs, oldest first."""
         return list(self.db.session.scalars(select(JobRun.status).order_by(JobRun.id)))
 
     def number_of_runs(self) -> int:
-        """How many runs there are."""
+        """Return how many runs there are."""
         return self.db.session.scalar(select(func.count(JobRun.id))) or 0

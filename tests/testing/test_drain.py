@@ -1,4 +1,4 @@
-"""`drain` and `enqueued`, in every set-up."""
+"""`drain` and `enqueued`, in every setup."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_drain_inside_a_handler_is_refused(shop: Shop) -> None:
 
 
 def test_runs_that_were_enqueued_ahead_of_the_clock_are_not_passed_over(shop: Shop) -> None:
-    """As by the handler of a definition that was fired at a later time."""
+    """The handler of a definition that was fired at a later time enqueues like this."""
     with travel(timedelta(days=30)):
         shop.mail.using(commit=True).enqueue(1)
     with pytest.raises(SetupError, match=r"'mail' were enqueued .*with_delayed=True"):
@@ -204,14 +204,14 @@ def test_runs_that_were_enqueued_ahead_of_the_clock_are_not_passed_over(shop: Sh
     assert shop.mailed == []
     assert drain(with_delayed=True).succeeded == 1
     shop.mail.using(commit=True, delay=60).enqueue(2)
-    assert drain().succeeded == 0  # It waits as it was told to.
+    assert drain().succeeded == 0  # It still waits.
 
 
 # Durable steps
 
 
 def close_month(shop: Shop) -> Any:
-    """A task that does all that steps can do, and fails once."""
+    """Use every feature of steps, and fail once."""
 
     def order() -> int:
         order = shop.Order()

@@ -1,4 +1,4 @@
-"""The fixtures, in a pytest of their own."""
+"""The fixtures, in a separate pytest process."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pytest_in(folder: Path, tests: str, conftest: str = APP) -> subprocess.Compl
 
 
 def imported_with(module: str, folder: Path) -> set[str]:
-    """What is imported where *module* is."""
+    """Return the modules that importing *module* imports."""
     script = f"import {module}, sys; print(*sys.modules)"
     return set(python("-c", script, cwd=folder).stdout.split())
 

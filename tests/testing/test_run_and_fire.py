@@ -1,4 +1,4 @@
-"""`run`, `fire` and `travel`, in every set-up."""
+"""`run`, `fire` and `travel`, in every setup."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_fire_skips_a_slot_while_an_earlier_run_waits(shop: Shop) -> None:
 
 
 def now(shop: Shop) -> datetime:
-    """The time that the jobs see."""
+    """Return the time that the jobs see."""
     clock = dialect_of(shop.db.engine).now
     return stored_time(shop.db.session.scalar(text(f"SELECT {clock}")))
 
@@ -169,7 +169,7 @@ def test_handler_that_ends_the_tests_transaction_is_named(
 
         @jobs.task
         def rough() -> None:
-            """Commit below the session, which it does not know."""
+            """Commit on the connection, which the session does not notice."""
             transaction.commit()
 
         engines: Any = db.engines

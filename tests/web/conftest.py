@@ -41,7 +41,7 @@ def url_prefix() -> str:
 
 @pytest.fixture
 def rights() -> set[str]:
-    """What `authorize` lets pass; a test may change it as it goes."""
+    """The rights that `authorize` grants; a test may change them."""
     return {"read", "act"}
 
 
@@ -55,7 +55,7 @@ def settings() -> dict[str, Any]:
 def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any]) -> CronJobs:
     """The extension with *rights*, two tasks, and a definition that the first tick makes."""
     app.config.update(settings)
-    app.testing = False  # So that errors become pages, as they do in production.
+    app.testing = False  # Errors become pages, as they do in production.
     jobs = CronJobs(app, authorize=lambda action: action in rights, actor=lambda: "ada")
 
     @jobs.task(schedule="0 7 * * *", timezone="Europe/Berlin")
@@ -72,7 +72,7 @@ def jobs(app: Flask, db: SQLAlchemy, rights: set[str], settings: dict[str, Any])
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that a template names may be missing."""
+    """Fail if a template uses an undefined name."""
     monkeypatch.setattr(_templates(), "undefined", StrictUndefined)
 
 
@@ -88,7 +88,7 @@ class Pages(Rows):
         self.get = self.client.get
 
     def text(self, path: str = "") -> str:
-        """The page at *path* below the prefix."""
+        """Return the page at *path* below the prefix."""
         answer = self.get(f"/jobs/{path}")
         assert answer.status_code == 200, answer.text
         return answer.text
@@ -98,18 +98,18 @@ class Pages(Rows):
         object.__setattr__(state_of(self.app).settings, "show_payload", False)
 
     def shows(self, path: str, *parts: str, hides: Sequence[str] = ()) -> str:
-        """The page at *path* below the prefix, which has all of *parts*, and none of *hides*."""
+        """Return the page at *path*, which has all of *parts*, and none of *hides*."""
         page = self.text(path)
         assert [part for part in parts if part not in page] == [], path
         assert [part for part in hides if part in page] == [], path
         return page
 
     def post(self, path: str, **form: str) -> TestResponse:
-        """Post as a page of our own does."""
+        """Post as our own pages do."""
         return self.client.post(path, data=form, headers=OWN)
 
     def said(self, answer: TestResponse) -> str:
-        """What the page says that an action led to; it says so once."""
+        """Return the message of an action's page, which shows it once."""
         assert answer.status_code == 303
         page = self.get(answer.location).text
         assert 'role="status"' in page
@@ -117,7 +117,7 @@ class Pages(Rows):
         return page[page.index('role="status">') :].partition("</p>")[0].partition(">")[2]
 
     def contents(self) -> Contents:
-        """What all tables have."""
+        """Return the contents of all tables."""
         with self.app.app_context():
             return {
                 table.name: [dict(row._mapping) for row in self.db.session.execute(select(table))]
@@ -125,12 +125,12 @@ class Pages(Rows):
             }
 
     def status(self, run_id: int) -> str:
-        """The status of a run."""
+        """Return the status of a run."""
         with self.app.app_context():
             return self.db.session.get_one(JobRun, run_id).status
 
     def runs(self) -> list[JobRun]:
-        """All runs, by id."""
+        """Return all runs, by id."""
         with self.app.app_context():
             return list(self.db.session.scalars(select(JobRun).order_by(JobRun.id)))
 

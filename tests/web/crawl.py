@@ -25,7 +25,7 @@ class Form(NamedTuple):
     fields: tuple[tuple[str, str], ...]
 
     def sent(self, **changed: str | None) -> dict[str, list[str]]:
-        """What is sent, with some fields *changed*; None: left out."""
+        """Return the fields to send, with some *changed*; None leaves a field out."""
         data: dict[str, list[str]] = {}
         for name, value in self.fields:
             if name not in changed:
@@ -58,7 +58,7 @@ class Reader(HTMLParser):
         self.feed(html)
 
     def forms(self) -> list[Form]:
-        """Each form, once for each of its buttons; of the boxes outside, all are ticked."""
+        """Return each form once for each of its buttons; all boxes outside are ticked."""
         return [
             Form(
                 self.page,
@@ -93,7 +93,7 @@ class Reader(HTMLParser):
             self._needs_one = "required" in given
             form.fields.append((given["name"], ""))
         elif tag == "option" and ("selected" in given or self._needs_one):
-            # Where one is needed, the last: the first is none.
+            # If a choice is required, take the last: the first is empty.
             form.fields[-1] = (form.fields[-1][0], given.get("value", ""))
         elif tag == "textarea":
             form.fields.append((given["name"], ""))
@@ -141,7 +141,7 @@ class Crawl:
             waiting += self._read(waiting.pop(0))
 
     def _read(self, url: str) -> list[str]:
-        """Read a page; the URLs to which it leads and that are new."""
+        """Read a page; return the new URLs to which it links."""
         answer = self._client.get(url, follow_redirects=True)
         assert answer.status_code == 200, (url, answer.text)
         if answer.mimetype != "text/html":

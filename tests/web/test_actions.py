@@ -19,7 +19,7 @@ from .conftest import NOW, OWN, Pages
 
 
 class Unspeakable:
-    """A user whose name cannot be told."""
+    """A user whose name raises an error."""
 
     def __str__(self) -> str:
         raise RuntimeError("no name")
@@ -48,7 +48,7 @@ def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, sa
 
 
 def test_run_now_is_for_definitions(pages: Pages) -> None:
-    """The page offers no task without a schedule, so nobody can mean one."""
+    """The page offers no task without a schedule."""
     assert pages.post("/jobs/definitions/run", name="break_down").status_code == 404
     assert pages.runs() == []
     pages.define("a name/with <all>")
@@ -89,7 +89,7 @@ def test_a_form_with_a_field_missing_is_400(pages: Pages) -> None:
 
 
 def test_a_group_is_retried_and_no_other(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A click retries so many at most, and says how many are left."""
+    """One click retries a limited number, and reports how many are left."""
     monkeypatch.setattr("flask_cronjobs.web.actions.RUNS_A_CLICK", 2)
     group = [pages.add("dead") for _ in range(3)]
     unpicked = [
@@ -152,7 +152,7 @@ def test_the_actor_cannot_forge_the_log_nor_break_the_action(
 
 
 class TestMessage:
-    """It travels in a cookie of its own."""
+    """The message is stored in its own cookie."""
 
     @pytest.fixture
     def act(self, pages: Pages) -> Any:
@@ -194,15 +194,15 @@ class TestMessage:
             assert part in header
         assert "; Secure" not in header
         assert "; Secure" in cookie("https://localhost")
-        pages.app.config["SESSION_COOKIE_SECURE"] = True  # TLS ends at a proxy that is silent.
+        pages.app.config["SESSION_COOKIE_SECURE"] = True  # TLS ends at a proxy that sets no header.
         assert "; Secure" in cookie("http://localhost")
 
 
 class TestActionOnADefinition:
-    """It leads back to the page on which its button is."""
+    """The action leads back to the page of its button."""
 
     def _sent(self, pages: Pages, url: str, action: str) -> dict[str, str]:
-        """The fields of the form for *action* on the page *url*."""
+        """Return the fields of the form for *action* on the page *url*."""
         form = pages.get(url).text.partition(f'action="/jobs/definitions/{action}"')[2]
         fields = re.findall(r'name="([^"]*)" value="([^"]*)"', form.partition("</form>")[0])
         return {name: unescape(value) for name, value in fields}

@@ -31,13 +31,13 @@ def jobs(jobs: CronJobs) -> CronJobs:
 
 
 def sent(answer: TestResponse) -> dict[str, str]:
-    """What a browser sends for the form if nobody touches it."""
+    """Return what a browser sends for the form if nobody changes it."""
     forms = Reader("", answer.text).forms()
     return dict(next(form.fields for form in forms if form.method == "post"))
 
 
 def fields(answer: TestResponse) -> dict[str, str]:
-    """What is in the form's fields, by the names of the arguments."""
+    """Return the contents of the form's fields, by the arguments' names."""
     return {name.partition(":")[2]: text for name, text in sent(answer).items() if ":" in name}
 
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_used_is_shown_again_as_it_was_typed(pages: Pages) -> Non
 
 
 class Kind(Enum):
-    """What to send."""
+    """The kinds of messages to send."""
 
     SHORT = "short"
     LONG = "long"
@@ -110,7 +110,7 @@ class Kind(Enum):
 
 @dataclass
 class Order:
-    """What is bought."""
+    """An order of a shop."""
 
     id: int
     due: date | None = None

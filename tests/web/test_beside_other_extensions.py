@@ -28,7 +28,7 @@ TOKEN = "a-token-of-some-length"
 
 
 class User(UserMixin):  # type: ignore[misc]
-    """Someone who logs in by a mere name."""
+    """A user who logs in by name only."""
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -92,7 +92,7 @@ def test_an_operator_retries_with_the_pages_token(client: FlaskClient) -> None:
 
     client.get("/login/ada")
     page = client.get("/jobs/runs/1", headers={"Accept-Encoding": "gzip"})
-    assert "Content-Encoding" not in page.headers  # Its size would tell about the token.
+    assert "Content-Encoding" not in page.headers  # The page's size would reveal the token.
     match = re.search(r'name="csrf_token" value="([^"]*)"', page.text)
     assert match
     without = retry()
@@ -122,4 +122,4 @@ def test_the_tick_by_url_alone_needs_no_csrf_token(
     assert exempted == []
     answer = client.post("/jobs/tick", headers={"Authorization": f"Bearer {TOKEN}"})
     assert answer.status_code == 200
-    assert client.post("/jobs/tick").status_code == 404  # Not 400: the guard has answered.
+    assert client.post("/jobs/tick").status_code == 404  # The guard answered, as this is not 400.

@@ -12,7 +12,7 @@ from jinja2 import StrictUndefined
 
 from .conftest import OWN, Pages
 
-#: What the app puts in the place of everything.
+#: The app's replacement for everything.
 THEIRS = "theirs, not ours"
 #: The names that our templates use, and some that they do not.
 NAMES = ("say", "content", "zone", "now", "url_for", "message", "request", "range", "dict", "row")

@@ -1,4 +1,4 @@
-"""Debug mode without `authorize`: open to this machine, and to nobody else."""
+"""Debug mode without `authorize` is open to this machine only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def debug_client(app: Flask, db: SQLAlchemy) -> FlaskClient:
 
 
 def _statuses(client: FlaskClient, address: str | None, **headers: str) -> tuple[int, int]:
-    """The statuses of a page and of an action on what is not there."""
+    """Return the statuses of a page, and of an action on a missing row."""
     environ = {"REMOTE_ADDR": address}
     page = client.get("/jobs/", environ_overrides=environ, headers=headers)
     path, form = "/jobs/definitions/pause", {"name": "x"}
@@ -55,14 +55,14 @@ PROXIES = ("Forwarded", "X-Forwarded-Host", "X-Forwarded-For", "X-Forwarded-Prot
 @pytest.mark.parametrize(
     ("address", "headers", "says"),
     [
-        # The `Host` header is what the client says it is.
+        # The client chooses the `Host` header.
         *((address, {"Host": "localhost:5000"}, "from another machine") for address in ELSEWHERE),
-        # A page from elsewhere can make its own name mean this machine.
+        # A foreign page can let its own name resolve to this machine.
         *(
             ("127.0.0.1", {"Host": host}, f"were requested at the host {host!r}. In debug mode")
             for host in ("evil.example:5000", "localhost.evil.example", "127.0.0.2", "")
         ),
-        # A proxy on this machine may stand for any other.
+        # A proxy on this machine may act for any other.
         *(
             ("127.0.0.1", {name: "127.0.0.1"}, f"which sent the header {name.title()}. In debug")
             for name in PROXIES
@@ -84,7 +84,7 @@ def test_closed_to_others_whatever_they_say(
 def test_closed_to_a_forwarded_request_whatever_it_says(
     app: Flask, debug_client: FlaskClient
 ) -> None:
-    """`ProxyFix` puts in place of the peer what a header says, which a client may have sent."""
+    """`ProxyFix` replaces the peer with a header's value, which a client may have sent."""
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1)  # type: ignore[method-assign]
     for peer, address in (("192.168.1.9", "127.0.0.1"), ("127.0.0.1", "192.168.1.9")):
         assert _statuses(debug_client, peer, **{"X-Forwarded-For": address}) == (403, 403)

@@ -22,7 +22,7 @@ from tests.marks import on_both
 from .conftest import NOW, OWN, Contents, Pages
 from .crawl import Crawl, Form
 
-#: What says of a request that no page of this site has sent it.
+#: Headers that show that another site sent the request.
 ELSEWHERE: list[dict[str, str]] = [
     {},
     {"Sec-Fetch-Site": "cross-site"},
@@ -41,7 +41,7 @@ ELSEWHERE: list[dict[str, str]] = [
     {"Origin": "file://localhost"},
     {"Referer": "http://localhost/jobs/"},
 ]
-#: An endpoint and what it does, if it does several things.
+#: An endpoint, and its action if it has several.
 Action: TypeAlias = "tuple[str, str | None]"
 _OF_FILTERS = {each.name for each in FILTERS}
 
@@ -103,12 +103,12 @@ class Forms(Crawl):
         self.kinds = {self._kind(form): form for form in reversed(self.forms)}.values()
 
     def action(self, form: Form) -> Action:
-        """The endpoint and the act of *form*."""
+        """Return the endpoint and the action of *form*."""
         endpoint, values = self._urls.match(form.action, "POST")
         return endpoint, values.get("act")
 
     def readers(self) -> set[str]:
-        """The endpoints of the pages."""
+        """Return the endpoints of the pages."""
         return {self._page(url) for url in self.pages}
 
     def _page(self, url: str) -> str:
@@ -123,12 +123,12 @@ class Forms(Crawl):
 
 @pytest.fixture
 def forms(filled: Pages) -> Forms:
-    """All forms."""
+    """Return all forms."""
     return Forms(filled)
 
 
 def _actions(app: Flask) -> Iterator[Action]:
-    """All that can be posted to, but for the tick by URL."""
+    """Return everything that can be posted to, except the tick by URL."""
     for rule in app.url_map.iter_rules():
         if RIGHTS.get(rule.endpoint) == "act":
             acts = re.search(r"<any\((.*)\):act>", rule.rule)
@@ -150,7 +150,7 @@ def _refused(pages: Pages, form: Form, status: int, headers: dict[str, str], **t
 def test_each_form_is_refused_from_elsewhere_and_without_its_token(
     filled: Pages, forms: Forms
 ) -> None:
-    """It changes nothing then; nor if the user may not act."""
+    """It then changes nothing; nor does it if the user may not act."""
     stranger = _token(filled.app.test_client().get("/jobs/workers").text)
     before = filled.contents()
     for form in forms.kinds:

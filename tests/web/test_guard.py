@@ -26,13 +26,13 @@ OPEN = {"cronjobs.health", "cronjobs.static"}
 
 
 def _rules(app: Flask) -> Iterator[tuple[Rule, str]]:
-    """Every rule under the prefix, and each path that it matches, apart from ids."""
+    """Yield every rule under the prefix, and each path that it matches, except other ids."""
     values = {"run_id": 1, "filename": "pages.css"}
     adapter = app.url_map.bind("localhost")
     for rule in app.url_map.iter_rules():
         if rule.rule.startswith("/jobs"):
             arguments = {name: values[name] for name in rule.arguments - {"act"}}
-            # What the routes without a variable need.
+            # Values for routes that have no variable.
             needed = {"name": "remind", "do": "cancel", "key": "weekly"}
             acts = re.search(r"<any\((.*)\):act>", rule.rule)
             for act in acts[1].split(", ") if acts else [None]:
@@ -47,7 +47,7 @@ def _make(app: Flask, db: SQLAlchemy, **options: Any) -> FlaskClient:
 
 
 def _answers(app: Flask, client: FlaskClient, *methods: str) -> dict[str, set[int]]:
-    """The statuses that each route but the open ones answers to those of *methods* that it has."""
+    """Return the statuses of all but the open routes for those of *methods* that they have."""
     statuses: dict[str, set[int]] = {}
     for rule, path in _rules(app):
         if rule.endpoint not in OPEN:
@@ -126,10 +126,10 @@ def test_a_get_changes_nothing(pages: Pages) -> None:
         ({"Sec-Fetch-Site": "same-origin"}, "http://localhost", 303),
         ({"Origin": "http://localhost"}, "http://localhost", 303),
         ({"Origin": "HTTP://LOCALHOST"}, "http://localhost", 303),
-        # TLS ends at a proxy that does not say so.
+        # TLS ends at a proxy that sends no header.
         ({"Origin": "https://localhost"}, "http://localhost", 303),
         ({"Origin": "https://localhost"}, "https://localhost", 303),
-        # Whoever is on the line may have written a page that was sent without TLS.
+        # An attacker on the network may have written a page that was sent without TLS.
         ({"Origin": "http://localhost"}, "https://localhost", 403),
     ],
 )
@@ -199,13 +199,13 @@ async def _async_reader(action: str) -> bool:
 
 
 class Role(IntEnum):
-    """What an app may return by mistake instead of whether the role suffices."""
+    """A role, which an app may return by mistake instead of a bool."""
 
     ADMIN = 1
 
 
 class Unwilling:
-    """What cannot say whether it is true."""
+    """An object whose truth value raises."""
 
     def __bool__(self) -> bool:
         raise RuntimeError("secret")
@@ -254,11 +254,11 @@ def test_an_async_authorize_is_awaited_and_opens_nothing_if_that_is_not_possible
 
 
 def test_every_page_carries_the_headers(pages: Pages) -> None:
-    """Also the refusal of an action that is not posted, or that another site has sent."""
+    """This includes refusals of an action that is not posted, or that another site has sent."""
     for rule, path in _rules(pages.app):
         right = RIGHTS[rule.endpoint]
         assert ("POST" in (rule.methods or ())) is (right in ("act", "token"))
-        if right == "token":  # Without its token it is like a route of nobody.
+        if right == "token":  # Without its token it answers like a missing route.
             continue
         for method in ("GET", "POST") if right == "act" else ("GET",):
             with pages.client.open(path, method=method) as answer:
@@ -288,7 +288,7 @@ FETCHES: list[tuple[str | None, str | None, int]] = [
     ("no-cors", "script", 403),
     ("navigate", "iframe", 403),
     ("navigate", "document", 200),
-    (None, None, 200),  # Old browsers, and scrapers.
+    (None, None, 200),  # Old browsers and scrapers send none.
 ]
 
 
@@ -309,7 +309,7 @@ def test_another_site_can_link_to_a_page_and_cannot_fetch_it(pages: Pages, site:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none", None])
 def test_another_site_cannot_open_a_search(pages: Pages, site: str | None) -> None:
-    """It could measure when the page came, also of a window that it has opened."""
+    """It could measure when the page arrives, even in a window that it has opened."""
     headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     headers |= {"Sec-Fetch-Site": site} if site else {}
     status = 403 if site in ("cross-site", "same-site") else 200

@@ -1,4 +1,4 @@
-"""What anybody may ask of health costs little: one look at a time, for which few wait."""
+"""Public health requests cost little: one check at a time, for which few requests wait."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Slow:
-    """Looks that end when they are told to, and a thread that asks for one."""
+    """Checks that end on request, and a thread that asks for one."""
 
     def __init__(self, pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go_on = threading.Semaphore(0), threading.Event()
@@ -38,7 +38,7 @@ class Slow:
         return read_verdict(state, **options)  # type: ignore[arg-type]
 
     def ask(self) -> None:
-        """Ask in a thread of its own."""
+        """Ask in a separate thread."""
 
         def get() -> None:
             self.answers.append(self._pages.app.test_client().get("/jobs/health").text)
@@ -47,7 +47,7 @@ class Slow:
         self._threads[-1].start()
 
     def end(self) -> None:
-        """Let all looks end."""
+        """End all checks."""
         self.go_on.set()
         for thread in self._threads:
             thread.join(30)
@@ -55,10 +55,10 @@ class Slow:
 
 @pytest.fixture
 def slow(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
-    """Looks at the health that wait until the test lets them go on."""
+    """Checks of the health that wait until the test releases them."""
     slow = Slow(pages, monkeypatch)
     yield slow
-    slow.end()  # Before the app's connections are closed: each look gives one back.
+    slow.end()  # The app's connections are closed later: each check returns one.
 
 
 def test_others_get_the_last_answer_while_one_looks(pages: Pages, slow: Slow) -> None:
@@ -83,7 +83,7 @@ def test_a_look_that_hangs_is_down_for_others_until_it_ends(
     pages.tick(5)
     slow.ask()
     assert slow.begun.acquire(timeout=10)
-    for _ in range(2):  # There is no last answer; then it is too old.
+    for _ in range(2):  # There is no last answer, so it is too old.
         began = time.monotonic()
         answer = pages.get("/jobs/health")
         assert (answer.status_code, answer.text) == (503, "down\n")

@@ -1,4 +1,4 @@
-"""A value that is to be hidden is on no page, in no command, ping or webhook."""
+"""A hidden value is on no page, and in no command, ping or webhook."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COMMANDS = (
 
 @pytest.fixture
 def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Payloads are shown, unless a parameter says no; whom ticks tell."""
+    """Payloads are shown unless a parameter says no; ticks report to the monitor."""
     urls = {
         f"CRONJOBS_{name}_URL": f"https://monitor.example/{SECRET}" for name in ("PING", "ALERT")
     }
@@ -48,7 +48,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What monitors and the webhook are sent."""
+    """Return what monitors and the webhook got."""
     bodies: list[str] = []
 
     def fetch(url: str, body: bytes | None, *_: object) -> bool:
@@ -161,7 +161,7 @@ def test_a_search_for_a_hidden_key_reads_what_a_wrong_guess_reads(
 
 @dataclass
 class Card:
-    """What an argument was not, before its annotation changed."""
+    """A type that an argument did not have before its annotation changed."""
 
     number: int
     password: dict[str, int]

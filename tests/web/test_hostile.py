@@ -14,7 +14,7 @@ from flask_cronjobs.models import JobBatch, JobOperation
 
 from .conftest import Pages
 
-#: Characters that change how what is beside them is shown.
+#: Characters that change how their neighbors are shown.
 ODD = "\u202e\x1b\x07\u2066\x9b"
 EVIL = (
     "\"'><img src=x onerror=alert(1)><script>alert(2)</script>{{191*193}}</title></textarea>" + ODD
@@ -41,7 +41,7 @@ def _check(page: str) -> Elements:
     elements = Elements(page)
     assert not set(ODD) & set("".join(elements.text))
     for tag, attributes in elements.found:
-        # What a form sends back is as it was.
+        # A form sends the text back unchanged.
         assert tag == "input" or not set(ODD) & set("".join(filter(None, attributes.values())))
         assert tag not in ("img", "style")
         assert tag != "script" or set(attributes) == {"src", "defer"}

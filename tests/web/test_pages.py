@@ -98,7 +98,7 @@ def test_dead_runs_are_grouped_by_task_and_error(
 
 
 def test_group_that_is_retried_is_of_one_fingerprint(pages: Pages) -> None:
-    """Those of an older version, which have none, are grouped by their type."""
+    """Groups of an older version have no fingerprint, and are grouped by their type."""
     first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
     old = pages.add("dead")
     form = {"task": "remind", "error_type": "ValueError"}
@@ -111,7 +111,7 @@ def test_group_that_is_retried_is_of_one_fingerprint(pages: Pages) -> None:
 
 
 def _names(page: str) -> list[str]:
-    """The schedules of a page, in their order."""
+    """Return the schedules of a page, in their order."""
     listed = page.partition('<ol class="rows schedules">')[2]
     return re.findall(r'<div class="what">\s*<p><a href="/jobs/definition\?name=([^"]*)"', listed)
 
@@ -177,7 +177,7 @@ def test_a_schedule_tells_its_runs_slots_and_task(pages: Pages) -> None:
 
 
 def test_a_schedule_says_what_is_wrong(pages: Pages) -> None:
-    # By the clock of now, not of when the tests were collected.
+    # This uses the current time, not the time of collection.
     ago = datetime.now(timezone.utc) - timedelta(minutes=2)
     wrong: list[tuple[dict[str, Any], str, str]] = [
         ({}, "good", "No runs yet"),

@@ -32,14 +32,14 @@ ValueError: no
 
 
 def value(page: str, name: str) -> str:
-    """The value of a field of the filter, or of the search."""
+    """Return the value of a field of the filter, or of the search."""
     match = re.search(rf'<input[^>]* name="{name}" value="([^"]*)"', page)
     assert match
     return html.unescape(match[1])
 
 
 def listed(pages: Pages, query: str) -> list[int]:
-    """The runs of a list, in its order."""
+    """Return the runs of a list, in its order."""
     return [int(run_id) for run_id in re.findall(r">#(\d+)<", pages.text(f"runs?{query}"))]
 
 
