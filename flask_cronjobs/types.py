@@ -53,6 +53,8 @@ class RunIds(list[int]):
 
 #: Ids have 64 bits; SQLite refuses larger numbers.
 MAX_ID = 2**63 - 1
+#: About that year, in seconds since 1970.
+_YEAR_9000 = 7000 * 365.25 * 86400
 
 
 class Claim(NamedTuple):
@@ -99,17 +101,27 @@ class Claim(NamedTuple):
         """(run id, token): no other claim has it, not even one of the same run."""
         return self.id, self.token
 
-    def read(self) -> tuple[dict[str, JSON], datetime]:
-        """Return the handler's arguments, and the slot, or the time that the enqueue asked for.
+    def read(self) -> dict[str, JSON]:
+        """Return the handler's arguments.
 
-        :raises ValueError: the row cannot be read, because it was changed by hand.
+        :raises ValueError: the row cannot be read, because it was changed by hand: its arguments,
+            or its slot, so that `scheduled_for` would fail.
         """
+        payload, slot = self.stored_payload, self.stored_slot
         try:
-            return json_object(stored_json(self.stored_payload)), stored_time(self.stored_slot)
+            # Most slots are such numbers, and few handlers ask for theirs.
+            if not (type(slot) is float and 0 <= slot < _YEAR_9000):
+                stored_time(slot)
+            return {} if payload == "{}" else json_object(stored_json(payload))
         except (AttributeError, TypeError, ValueError) as error:
             raise ValueError(
                 f"run {self.id} cannot be read: {error!r}. Correct its row in job_runs."
             ) from None
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The slot, or the time that the enqueue asked for."""
+        return stored_time(self.stored_slot)
 
     @property
     def alone(self) -> bool:

@@ -98,7 +98,7 @@ class CurrentRun:
         self.app = app
         self.claim = claim
         try:
-            self._payload, self._slot = claim.read()
+            self._payload = claim.read()
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
@@ -139,7 +139,7 @@ class CurrentRun:
     @property
     def scheduled_for(self) -> datetime:
         """The slot, or the time for which the run was enqueued; aware, UTC; never changes."""
-        return self._slot
+        return self.claim.scheduled_for
 
     @property
     def snoozes(self) -> int:

@@ -25,12 +25,11 @@ def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:
     )
     claim = kit.claim_one(token="host:1:abc")
     assert (claim.id, claim.token, claim.job_type) == (run, "host:1:abc", "task")
-    stored, at = claim.read()
-    assert stored == payload
+    assert claim.read() == payload
     assert (claim.attempt, claim.max_attempts) == (1, 7)
     assert (claim.idempotency_key, claim.definition_id) == ("key", 3)
-    assert at == slot
-    assert at.tzinfo is timezone.utc
+    assert claim.scheduled_for == slot
+    assert claim.scheduled_for.tzinfo is timezone.utc
 
 
 def test_claim_forgets_the_progress_of_an_earlier_attempt(kit: Kit) -> None:

@@ -116,8 +116,8 @@ def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
     returned, claims = race(kit, 1, enqueue, ["succeeded", "failed", "snoozed"])
     rows = {row.id: row for row in kit.all_rows()}
     for claim in claims:
-        assert claim.read()[0] == rows[claim.id].payload
-    assert {"number": NUMBER - 1} in [claim.read()[0] for claim in claims if claim.attempt == 1]
+        assert claim.read() == rows[claim.id].payload
+    assert {"number": NUMBER - 1} in [claim.read() for claim in claims if claim.attempt == 1]
     assert returned == sorted(returned)
 
 
@@ -157,7 +157,7 @@ def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
         insert_or_find(session, new("key", {"a": 2}, unique_while="waiting"), replace=True)
         assert kit.claim() == ()
         session.commit()
-    assert kit.claim_one().read()[0] == {"a": 2}
+    assert kit.claim_one().read() == {"a": 2}
 
 
 class TestKeyOfARunThatWasClaimedAndGivenBack:

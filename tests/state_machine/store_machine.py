@@ -190,7 +190,7 @@ class StoreMachine(RuleBasedStateMachine):
             run = self.runs[claim.id]
             assert not self.model.is_busy(run.concurrency)
             run.claim(token)
-            assert (claim.attempt, claim.read()[0]) == (run.attempts, run.payload)
+            assert (claim.attempt, claim.read()) == (run.attempts, run.payload)
         for id_ in self.parked:  # The end of another run opens it.
             is_busy = self.model.is_busy(self.runs[id_].concurrency)
             assert is_busy or not self.model.comes_first(id_)

@@ -231,7 +231,7 @@ class TwoWorkers(RuleBasedStateMachine):
                 continue
             worker.begun.add(identity)
             self.seen.add(claim.id)
-            assert claim.read()[0] == self.runs[claim.id].payload
+            assert claim.read() == self.runs[claim.id].payload
             if claim.job_type == "limited":
                 self.begun[identity] = self.claimed_at[identity]
 
