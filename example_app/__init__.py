@@ -26,7 +26,7 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
     """
     app = Flask(__name__)
     app.config.from_mapping(
-        # Without a fixed one, every restart logs everybody out.
+        # Without a fixed key, every restart logs everybody out.
         SECRET_KEY=os.environ.get("SECRET_KEY") or secrets.token_hex(),
         SESSION_COOKIE_SAMESITE="Lax",
         SQLALCHEMY_DATABASE_URI=database_url(os.environ.get("DATABASE_URL", "")),
@@ -34,7 +34,7 @@ def create_app(config: Mapping[str, object] | None = None) -> Flask:
         MAIL_PORT=int(os.environ.get("MAIL_PORT", "8025")),
         MAIL_FROM=os.environ.get("MAIL_FROM", "Tally <tally@example.com>"),
         CARD_BOOKS=str(Path(app.instance_path) / "cards.txt"),
-        CARD_PAUSE=0.0,  # How long the provider of cards asks to wait after a charge, in seconds.
+        CARD_PAUSE=0.0,  # Seconds that the card provider asks to wait after a charge.
     )
     app.config.from_prefixed_env()  # FLASK_CARD_PAUSE, FLASK_CRONJOBS_LEASE, …
     broker = os.environ.get("CELERY_BROKER_URL")

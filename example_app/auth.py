@@ -1,4 +1,4 @@
-"""Who is logged in, and who may use the job pages."""
+"""Log users in and out, and decide who may use the job pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charging cards. A file stands for the books of a payment provider, outside our database."""
+"""Charge cards. A file replaces the books of a payment provider, outside our database."""
 
 from __future__ import annotations
 

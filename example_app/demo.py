@@ -27,7 +27,7 @@ from .tasks import close_month, send_welcome
 ROOT = Path(__file__).parent.parent
 PASSWORD = "correct horse"
 GRUMPY = "customer7@example.net"
-#: How long a run stays with a worker that does not renew it, in seconds.
+#: Seconds that a run stays with a worker that does not renew its lease.
 LEASE = 5
 
 

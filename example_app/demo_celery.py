@@ -24,7 +24,7 @@ from .demo import GRUMPY, ROOT, Demo, farewell, note, say
 from .extensions import db
 from .mailbox import Mailbox
 
-#: How long the worker may take to execute what a tick has handed on, in seconds.
+#: Seconds that the worker may take to execute the runs that a tick has handed over.
 PATIENCE = 60.0
 #: Started in its own process: the demo's app for Celery's command.
 WORKER = "from example_app import create_app; create_app().extensions['celery'].worker_main()"

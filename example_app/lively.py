@@ -281,7 +281,7 @@ def _operations(now: datetime, retried: int) -> Iterator[Any]:
 
 
 def _closing_month(now: datetime) -> JobRun:
-    """Return a run at work in steps, at its second attempt, since a deploy ended the first."""
+    """Return a run with steps that is in its second attempt, since a deploy ended the first."""
     begun, again = now - timedelta(minutes=11), now - timedelta(minutes=6)
     run = _running(again) | {"started_at": again, "attempts": 2, "label": "month 2026-10"}
     progress = {"progress": 0.41, "progress_message": "820 of 2,000 users"}
@@ -308,7 +308,7 @@ def _steps_of_month(now: datetime) -> Iterator[Any]:
 
 
 def _ledgers(now: datetime) -> Iterator[Any]:
-    """Add the lines of two ledgers in strict order, of which one waits for a retry."""
+    """Add the lines of two ledgers in strict order; one line waits for a retry."""
     for number, (user, minutes) in enumerate(((7, 6), (7, 4), (7, 2), (8, 1))):
         at = now - timedelta(minutes=minutes)
         values = {"user_id": user, "text": f"invoice {4711 + number}", "cents": 12900}

@@ -55,7 +55,7 @@ class Entry(Base):
 
 
 class Statement(Base):
-    """What a user's invoices of a month came to, once the month is closed."""
+    """The sum of a user's invoices of a month, written when the month is closed."""
 
     __tablename__ = "statements"
 

@@ -90,7 +90,7 @@ def sign_up() -> ResponseReturnValue:
 def add_user(form: SignUp) -> User:
     """Add a user, log them in, and enqueue their mails, all in one transaction.
 
-    :raises FormError: somebody else took the address at the same moment.
+    :raises FormError: another user took the address at the same moment.
     """
     user = User(
         email=form.email,
@@ -136,7 +136,7 @@ def log_out() -> ResponseReturnValue:
 
 @pages.route("/support", methods=["GET", "POST"])
 def support() -> ResponseReturnValue:
-    """For staff: send a user a report on the chosen days, now."""
+    """Let staff send a user a report on the chosen days, now."""
     user = auth.current_user()
     if user is None:
         return redirect(url_for(".log_in", next=request.path))

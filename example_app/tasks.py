@@ -184,8 +184,8 @@ def send_welcome(user_id: int) -> str | None:
 def book(user_id: int, text: str, cents: int) -> dict[str, int]:
     """Add a line to a user's ledger.
 
-    Each line goes on from the balance before. So the lines of one user are written one after the
-    other, in the order in which they were enqueued, also when one fails and is tried again.
+    Each line continues from the balance before it. So the lines of one user are written in the
+    order in which they were enqueued, even if one fails and is retried.
     """
     lines = select(Entry.balance).where(Entry.user_id == user_id).order_by(Entry.id.desc())
     balance = (db.session.scalars(lines.limit(1)).first() or 0) + cents
@@ -197,8 +197,8 @@ def book(user_id: int, text: str, cents: int) -> dict[str, int]:
 def close_month(month: str) -> int:
     """Write each user's statement of a month, such as ``2026-10``; return the sum in cents.
 
-    In steps: however often it is stopped, each is done once. The statements of a chunk of users and
-    the place behind them are one commit.
+    Each step is done once, however often the run is stopped. The statements of a chunk of users and
+    the position after them are committed together.
     """
     sums = jobs.step("sums", month_sums, month)
     for ids in jobs.each("statements", next_users):
@@ -209,7 +209,7 @@ def close_month(month: str) -> int:
 
 
 def month_sums(month: str) -> dict[str, int]:
-    """Return what each user's invoices of a month come to, in cents, by the user's id."""
+    """Return the sum of each user's invoices of a month, in cents, by the user's id."""
     first = date.fromisoformat(f"{month}-01")
     behind = (first + timedelta(days=31)).replace(day=1)
     of_month = Invoice.issued_on.between(first, behind - timedelta(days=1))

@@ -48,7 +48,7 @@ def retry(
     payload: dict[str, JSON] | None,
     yes: bool,
 ) -> None:
-    """Retry runs, by id or by a filter: queue them again.
+    """Queue runs again, by id or by a filter.
 
     A filter without --status finds dead runs.
     """
@@ -209,9 +209,9 @@ def run(
     queue: str | None,
     key: str | None,
 ) -> Answer:
-    """Run a definition or a task, now or later: queue a run of it.
+    """Queue a run of a definition or a task, due now or later.
 
-    Until it has ended, a definition with overlap="skip" skips its slots.
+    A definition with overlap="skip" skips its slots until this run has ended.
     """
     if run_at is not None and delay is not None:
         raise click.UsageError("Give --at or --delay, not both.")
@@ -231,11 +231,11 @@ def run(
 
 def _which(function: F) -> F:
     """Add ``NAME``, ``--queue`` and ``--task`` to *function*."""
-    queue = click.option("--queue", metavar="NAME", help="Name a queue: all its runs.")
+    queue = click.option("--queue", metavar="NAME", help="Act on all runs of this queue.")
     task = click.option(
         "--task",
         metavar="NAME",
-        help="Name a task: all its runs.",
+        help="Act on all runs of this task.",
     )
     name = click.argument("name", required=False)
     return name(queue(task(function)))

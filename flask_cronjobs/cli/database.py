@@ -42,7 +42,7 @@ def _print(findings: Sequence[Finding]) -> None:
 @set_up("init", "flask jobs admin init")
 @click.option("--force", is_flag=True, help="Create the tables even if the app uses migrations.")
 def init(force: bool) -> Answer:
-    """Create missing job tables, and set up old ones.
+    """Create missing job tables, and set up the database for them.
 
     It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. In an app with
     migrations, let those create the tables instead.

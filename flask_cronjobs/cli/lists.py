@@ -165,8 +165,10 @@ def _show(batch: BatchView, now: datetime) -> None:
     "flask jobs admin effects --redo mail:5",
     limit=50,
 )
-@click.option("--done", metavar="KEY", help="It was done: do not do it again.")
-@click.option("--redo", metavar="KEY", help="It was not done: do it again.")
+@click.option("--done", metavar="KEY", help="Mark the effect as done.")
+@click.option(
+    "--redo", metavar="KEY", help="Mark the effect as not done, so that it is done again."
+)
 @click.option("--all", "everything", is_flag=True, help="Also list effects that are done.")
 def effects(
     done: str | None, redo: str | None, everything: bool, limit: int, before: int | None
@@ -200,7 +202,7 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
 def operations(limit: int, before: int | None) -> Answer:
     """List the operations of users, newest first.
 
-    Each retry, cancel, discard, pause, resume, run, edit and prune is kept for a year.
+    Each retry, cancel, discard, pause, resume, run, edit and prune is recorded for a year.
     """
     page = list_operations(state_of(), before, limit)
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET")

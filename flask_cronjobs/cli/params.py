@@ -49,8 +49,7 @@ def json_object(value: str) -> dict[str, Any]:
         return types.json_object(types.stored_json(value))
     except ValueError as error:
         raise click.BadParameter(
-            f"it cannot be read: {error}. Give an object of arguments, such as "
-            "'{\"user_id\": 1}'."
+            f"{error}. Give an object of arguments, such as '{{\"user_id\": 1}}'."
         ) from None
 
 

@@ -69,7 +69,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
 
     In a search, the run with that id or key comes first.
 
-    With --wide, print their queues, workers, due times and durations, too.
+    With --wide, the list also has queues, workers, due times and durations.
     """
     state = state_of()
     page = _page(state, which, before, limit)
@@ -217,8 +217,8 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
 def wait(run_id: int, timeout: float | None) -> None:
     """Wait until a run has ended.
 
-    The exit status is 0 if it succeeded, 1 if it is dead, 3 if cancelled, 4 if skipped, 124 if the
-    time is over, and 2 if there is no such run or it cannot be read.
+    The exit status is 0 if it succeeded, 1 if it is dead, 3 if cancelled, 4 if skipped, 124 after
+    the timeout, and 2 if the run does not exist or cannot be read.
     """
     try:
         views = looks(state_of(), run_id, timeout)

@@ -175,7 +175,7 @@ def tick_command(
 
     Prints nothing if nothing was due, since cron mails all output; on a terminal, it prints what is
     due next. Exits 0 if the tick did its work, 1 if it could not, 2 for wrong usage. Failed runs do
-    not change the exit status. To install it in crontab: flask jobs admin crontab
+    not change the exit status. To print the line for a crontab: flask jobs admin crontab
     """
     state = state_of()
     if dry_run:

@@ -41,13 +41,13 @@ from .tick import printing, queues_option, workers_option
     "--parent",
     type=click.IntRange(1),
     metavar="PID",
-    help="Stop when the process PID, which started this one, has ended in any way.",
+    help="Stop when the parent process PID has ended.",
 )
 @click.option(
     "--started-by",
     metavar="NAME",
     default="",
-    help="The name of the server that started this, for the doctor.",
+    help="Name the server that started this command, for the doctor to print.",
 )
 @with_appcontext
 def work_command(
@@ -58,10 +58,10 @@ def work_command(
     parent: int | None,
     started_by: str,
 ) -> None:
-    """Run what is due until stopped: for containers without cron.
+    """Run what is due until stopped, for containers without cron.
 
     Each minute, it does the work of a tick. It starts new runs soon, and stops gracefully at
-    SIGTERM, SIGINT and SIGHUP. Any number of these commands and of ticks may run at once.
+    SIGTERM, SIGINT and SIGHUP. Any number of workers and ticks may run at once.
 
     A worker that has reached a limit (--max-…) ends after its current run, and a fresh one takes
     its place.

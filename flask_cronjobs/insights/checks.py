@@ -134,7 +134,7 @@ class Check:
 
     :ivar level: ``error`` if the problem makes the verdict red.
     :ivar look: yields the problems that began before a given time, oldest first.
-    :ivar patience: the time that the problem may last before it counts; None stands for
+    :ivar patience: the time that the problem may last before it counts; default:
         ``CRONJOBS_HEALTH_OVERDUE``.
     :ivar rare: the rows without which the check is skipped, a name of `present`.
     :ivar setting: the name of the setting without which the check is skipped.

@@ -48,7 +48,7 @@ def schema(reader: Reader) -> Iterator[Finding]:
     tables = JobRun.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
-        what = f"missing: {', '.join(missing)}. What needs them fails."
+        what = f"missing: {', '.join(missing)}. Jobs need all of them."
         yield Finding("tables", "error", what, how_to_create_tables(reader.state.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")

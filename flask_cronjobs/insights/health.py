@@ -105,7 +105,7 @@ def _sentence(word: HealthStatus, ticks: str, problems: Sequence[Finding]) -> st
 
 
 def _headline(number: int) -> str:
-    return f"{plural(number, 'thing')} need{'s' if number == 1 else ''} you"
+    return f"{plural(number, 'thing')} need{'s' if number == 1 else ''} attention"
 
 
 def read_figures(reader: Reader) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Read all of a page or command over one connection, as of one moment, in pages of rows."""
+"""Read all that a page or a command shows over one connection, at one moment."""
 
 from __future__ import annotations
 

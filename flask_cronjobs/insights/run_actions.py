@@ -102,7 +102,7 @@ class Action:
     :ivar done: the verb that is logged for each run.
     :ivar result: the words for changed runs that are not running.
     :ivar allowed: the statuses of runs that can be changed.
-    :ivar default: the statuses that a filter without a status stands for.
+    :ivar default: the statuses that a filter without a status finds.
     :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
     :ivar values: returns SQL by column, with the parameter ``reason``, and for the other columns
         that are given.

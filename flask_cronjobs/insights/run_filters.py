@@ -170,7 +170,9 @@ FILTERS = (
         "Find runs that ended, or were due, at TIME or later.",
         is_rare=True,
     ),
-    Filter("until", "time", _is_until, "Find runs that ended, or were due, by TIME.", is_rare=True),
+    Filter(
+        "until", "time", _is_until, "Find runs that ended, or were due, until TIME.", is_rare=True
+    ),
     Filter("search", "text", _is_found, _SEARCHED, parameter="q"),
 )
 

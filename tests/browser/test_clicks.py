@@ -158,7 +158,7 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
     assert browser.title.startswith("All is well")
     site.age_ticks(400)
     until(lambda: "Ticks have stopped" in browser.title)
-    assert (_heading(browser), _icon(browser)) == ("1 thing needs you", "icon-bad.svg")
+    assert (_heading(browser), _icon(browser)) == ("1 thing needs attention", "icon-bad.svg")
     live = _color(browser)
     site.rights.clear()
     until(lambda: browser.title.startswith("Out of date since "))
@@ -210,7 +210,7 @@ def test_a_selection_keeps_a_page_but_not_its_tab_and_says_so(browser: Browser, 
     until(lambda: _trouble(browser) == "Not renewed while you select or type.")
     until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "html.stale")))
     browser.execute_script("getSelection().removeAllRanges()")
-    until(lambda: _heading(browser) == "1 thing needs you")
+    until(lambda: _heading(browser) == "1 thing needs attention")
     assert not browser.find_elements(By.CSS_SELECTOR, "html.stale")
 
 
@@ -227,7 +227,7 @@ def test_a_page_is_paused_and_says_how_old_it_is(browser: Browser, site: Site) -
     assert _heading(browser) == "All is well"
     assert button.text == "Renew again"
     button.click()
-    until(lambda: _heading(browser) == "1 thing needs you")
+    until(lambda: _heading(browser) == "1 thing needs attention")
 
 
 @pytest.mark.usefixtures("quick")

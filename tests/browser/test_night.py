@@ -59,7 +59,7 @@ class Walk:
 
 
 def _is_something_wrong_and_since_when(walk: Walk) -> None:
-    walk.reads(walk.row(".verdict h1", "things need you"), "5 things", within=SCREEN)
+    walk.reads(walk.row(".verdict h1", "things need attention"), "5 things", within=SCREEN)
     worst = walk.row(".needs > li", "Work has been waiting")
     walk.reads(worst, "1 h 35 min ago", within=SCREEN)
     assert walk.browser.title.startswith("(5) ")

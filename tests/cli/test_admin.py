@@ -29,7 +29,7 @@ from .conftest import Admin
 
 def test_overview_of_an_empty_app_teaches(admin: Admin) -> None:
     output = admin.ok()
-    assert output.startswith("NEVER  1 thing needs you\nerror   No tick has run yet")
+    assert output.startswith("NEVER  1 thing needs attention\nerror   No tick has run yet")
     assert "add schedule= to a task" in output
 
 
@@ -46,7 +46,7 @@ def test_times_are_in_the_zone_of_the_configuration(admin: Admin, rows: Rows, ap
     assert f"(since {tokyo})" in admin("doctor").output
 
 
-def test_overview_shows_what_needs_a_person_then_the_schedules(
+def test_overview_shows_what_needs_attention_then_the_schedules(
     admin: Admin, rows: Rows, jobs: CronJobs
 ) -> None:
     jobs.task(name="daily")(lambda: None)
@@ -57,7 +57,7 @@ def test_overview_shows_what_needs_a_person_then_the_schedules(
     rows.run("dead", error_type="OSError", job_type="daily")
     rows.effect("e", state="in_doubt")
     output = admin.ok()
-    assert output.startswith("WARN  2 things need you\nLast")
+    assert output.startswith("WARN  2 things need attention\nLast")
     parts = "in doubt (", "OSError", "Schedules", "0 7 * * *", ".-"
     assert sorted(parts, key=output.index) == list(parts)
     data = admin.data()

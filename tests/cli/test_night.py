@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], i
 #: The command for each question, and a part of its output.
 ANSWERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "Is something wrong, and since when?": (
-        (), ("things need you", "The queue images is paused by ada", "12 min ago")
+        (), ("things need attention", "The queue images is paused by ada", "12 min ago")
     ),
     "What failed, why and for whom?": (
         (), ("send_welcome", "ValueError: The address has no domain", "user 1", "4", "31 min ago")

@@ -156,7 +156,11 @@ class TestReports:
         jobs.pause(queue="mail")
         jobs.pause(task="keyed")
         verdict = read_verdict(state)
-        assert (verdict.ok, verdict.tone, verdict.headline) == (True, "warn", "2 things need you")
+        assert (verdict.ok, verdict.tone, verdict.headline) == (
+            True,
+            "warn",
+            "2 things need attention",
+        )
         jobs.resume(task="keyed")
         (paused,) = (finding for finding in jobs.health().findings if finding.id == "paused")
         assert (paused.by, paused.what) == ("Python", "the queue mail is paused")

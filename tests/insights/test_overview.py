@@ -224,7 +224,7 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
     with sent_by(state.engine) as sent:
         overview = read_overview(state)
     assert len(overview.definitions.rows) == 3
-    assert overview.verdict.headline.endswith("things need you")
+    assert overview.verdict.headline.endswith("things need attention")
     assert len(sent.statements) <= 25
     assert len(checkouts) == 1
     assert all(sql.lstrip().startswith(("SELECT", "WITH")) for sql, _ in sent.statements)

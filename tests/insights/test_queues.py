@@ -48,7 +48,7 @@ def test_counting_stops(rows: Rows, state: State, monkeypatch: pytest.MonkeyPatc
     assert [str(row.waiting) for row in list_queues(state).rows] == ["1+", "0+"]
 
 
-def test_of_many_queues_those_that_need_a_person_are_shown(
+def test_of_many_queues_those_that_need_attention_are_shown(
     rows: Rows, state: State, jobs: CronJobs
 ) -> None:
     for queue, age in (("new", 10), ("late", 900), ("later", -600)):

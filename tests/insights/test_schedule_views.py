@@ -1,4 +1,4 @@
-"""The list of definitions: which need a person, searches, orders and pages."""
+"""The list of definitions: which need attention, searches, orders and pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def needy(rows: Rows) -> None:
 
 
 @pytest.mark.usefixtures("needy")
-def test_those_that_need_a_person_come_first(state: State) -> None:
+def test_those_that_need_attention_come_first(state: State) -> None:
     views = list_definitions(state).rows
     assert [(row.name, row.needs) for row in views] == [
         ("d missed", ("missed",)),

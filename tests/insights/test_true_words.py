@@ -123,7 +123,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
 
 @on_sqlite
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_all_who_say_what_needs_a_person_say_the_same(
+def test_all_who_say_what_needs_attention_say_the_same(
     app: Flask, client: FlaskClient, run: Run, rows: Rows, situation: str
 ) -> None:
     """These are the verdict, its JSON, the doctor, the metrics, the webhook and the page."""

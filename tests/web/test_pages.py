@@ -40,13 +40,13 @@ def test_the_verdict_is_first_in_title_and_icon(
     pages.shows("", f"<title>{tab} · Jobs</title>", f"icon-{icon}.svg", part)
 
 
-def test_what_needs_a_person_is_a_list_with_the_worst_first(pages: Pages) -> None:
+def test_what_needs_attention_is_a_list_with_the_worst_first(pages: Pages) -> None:
     pages.tick(5)
     with pages.app.app_context():
         pages.jobs.pause(task="break_down")
     pages.add(run_at=NOW - timedelta(hours=1))
     pages.add(status="dead")
-    page = pages.shows("", "<title>(3) 3 things need you · Jobs</title>", "icon-bad.svg")
+    page = pages.shows("", "<title>(3) 3 things need attention · Jobs</title>", "icon-bad.svg")
     needs = page.partition('<ol class="needs">')[2].partition("</ol>")[0]
     assert re.findall(r'<li class="(\w+)">\s*<p><a href="([^"]+)">', needs) == [
         ("error", "/jobs/runs?overdue=1"),
@@ -132,7 +132,7 @@ def test_a_schedule_shows_its_outcomes_and_its_next_slot(pages: Pages) -> None:
     assert re.search(r'title="[^"]* 0[56]:00:00 UTC">\w+ 0[56]:00<', page)
 
 
-def test_schedules_that_need_a_person_are_first_or_those_that_are_next(pages: Pages) -> None:
+def test_schedules_that_need_attention_are_first_or_those_that_are_next(pages: Pages) -> None:
     for hours, name in ((3, "a"), (2, "b")):
         pages.define(name, next_run_at=NOW + timedelta(hours=hours))
     pages.add("dead", definition_id=pages.define("z", next_run_at=NOW + timedelta(hours=9)))

@@ -1,4 +1,4 @@
-"""A webhook reports what begins to need a person, and what ends."""
+"""A webhook reports what begins to need attention, and what ends."""
 
 from __future__ import annotations
 
