@@ -40,11 +40,11 @@ MINUTE = 60.0
 #: is not exact. Before that, the slots of the minute are not due.
 AFTER = 0.25
 #: How soon minute work that failed is tried again, in seconds.
-RETRY = 2.0
+RETRY_SECONDS = 2.0
 #: Seconds between two checks whether the worker listens for NOTIFY.
-LOOK_EVERY = 0.5
+CHECK_SECONDS = 0.5
 #: Seconds for which a statement of minute work is retried before the work begins again.
-RETRY_FOR = 2.0
+STATEMENT_RETRY_SECONDS = 2.0
 #: How long a worker that stops waits for its minute work, in seconds.
 END_WITHIN = 3.0
 #: Seconds that it waits for the receivers of the last minute.
@@ -84,7 +84,7 @@ class ResidentMinutes(threading.Thread):
         self._state = state
         self._options = options
         self._keeper = keeper
-        self._books = Bookkeeping(state.engine, patience=RETRY_FOR)
+        self._books = Bookkeeping(state.engine, patience=STATEMENT_RETRY_SECONDS)
         self._sender = _sender(state)
         self._stopped = threading.Event()
         self._opened: OpenTick | None = None
@@ -109,7 +109,7 @@ class ResidentMinutes(threading.Thread):
             with self._books:
                 while not self._stopped.is_set():
                     began = time.time()
-                    self._rest(self._left(began) if self._tries(self._work) else RETRY)
+                    self._rest(self._left(began) if self._tries(self._work) else RETRY_SECONDS)
                 if self._keeper.flag.error is None:
                     self._tries(self._finish)
         except BaseException as error:
@@ -118,7 +118,7 @@ class ResidentMinutes(threading.Thread):
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._stopped.wait(min(left, LOOK_EVERY)):
+            if self._stopped.wait(min(left, CHECK_SECONDS)):
                 return
             self._tries(self._look)
 

@@ -48,8 +48,8 @@ class _Stream:
         is_log = caller is not None and caller.f_globals.get("__name__") == "logging"
         if run is not None and run.output is not None and not is_log:
             run.output.add(text)
-        written: int = self._stream.write(text)
-        return written
+        count: int = self._stream.write(text)
+        return count
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -139,7 +139,7 @@ def test_nothing_is_claimed_while_too_much_is_left_to_tell(
 def test_minute_work_is_tried_again_soon_after_trouble_with_the_same_row(
     jobs: CronJobs, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident_module, "RETRY", 0.05)
+    monkeypatch.setattr(resident_module, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
     calls: list[int] = []
 
@@ -172,7 +172,7 @@ def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
             raise DatabaseTrouble("read-only", transient=True)
         raise TablesMissing("The table job_definitions is missing.")
 
-    monkeypatch.setattr(resident_module, "RETRY", 0.05)
+    monkeypatch.setattr(resident_module, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(tick_module, "enqueue_slots", fail)
     worker = resident()
     if passes:

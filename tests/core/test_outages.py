@@ -67,8 +67,8 @@ def test_outage(
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pause between two tries."""
     for module in (resident_module, hand_over_module):
-        monkeypatch.setattr(module, "RETRY", 0.01)
-        monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
+        monkeypatch.setattr(module, "RETRY_SECONDS", 0.01)
+        monkeypatch.setattr(module, "CHECK_SECONDS", 0.01)
 
 
 @pytest.fixture

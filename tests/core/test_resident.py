@@ -137,7 +137,7 @@ class TestWaking:
     def test_its_row_says_so_when_it_listens_no_more(
         self, db: SQLAlchemy, resident: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(resident_module, "LOOK_EVERY", 0.05)
+        monkeypatch.setattr(resident_module, "CHECK_SECONDS", 0.05)
         listeners: list[listener.Listener] = []
         enter = listener.Listener.__enter__
 

@@ -237,13 +237,13 @@ def test_workers_show_what_waits_and_who_serves_it(pages: Pages) -> None:
         "version 1.2",
         "1 waiting",
         "1 due",
-        'class="trouble">served by nobody',
+        'class="trouble">no worker serves it',
     ]
     pages.shows("workers", *parts, hides=["secret"])
     answer = pages.post("/jobs/pause", what="queue:default", back="workers?")
     assert answer.location.endswith("/jobs/workers#message")
     assert pages.said(answer) == "The queue default is paused. Its runs wait until it is resumed."
-    pages.shows("workers", "by ada", ">Resume<", hides=["served by nobody"])
+    pages.shows("workers", "by ada", ">Resume<", hides=["no worker serves it"])
     pages.rights.discard("act")
     pages.shows("workers", "by ada", hides=["Resume"])
 

@@ -246,7 +246,7 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
     :raises TypeError: *value* is a coroutine or generator, so the handler has not run.
     """
     if what := close_unrun(value):
-        raise TypeError(f"The handler returned {what}, of which no line was run. {_UNRUN[what]}")
+        raise TypeError(f"The handler returned {what}, so none of its lines ran. {_UNRUN[what]}")
     try:
         return check_value(value, settings, "result")
     except Exception as error:  # The result's own methods may raise, but the work is done.

@@ -1,4 +1,4 @@
-"""Runs that are enqueued as one, and what follows when all of them have ended."""
+"""Batches of runs, and the task that follows when all runs of a batch have ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
 
 
 def old_rows() -> tuple[Kind, ...]:
-    """Return the batches that go with their runs."""
+    """Return the old batches, which are deleted together with their runs."""
     from .pruning import BATCHES
 
     return (BATCHES,)

@@ -144,12 +144,12 @@ class Batch:
 
 def _transactions(session: Session) -> list[SessionTransaction]:
     """Return *session*'s open savepoints, innermost first, followed by its transaction."""
-    found: list[SessionTransaction] = []
-    each = session.get_nested_transaction() or session.get_transaction()
-    while each is not None:
-        found.append(each)
-        each = each.parent
-    return found
+    transactions: list[SessionTransaction] = []
+    transaction = session.get_nested_transaction() or session.get_transaction()
+    while transaction is not None:
+        transactions.append(transaction)
+        transaction = transaction.parent
+    return transactions
 
 
 def new_batch(

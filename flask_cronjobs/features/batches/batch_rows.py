@@ -1,16 +1,16 @@
 """The rows of batches: open, hold and close them, and count their members.
 
 Until a batch has ended, its members are counted from the rows of its runs, so the counts are right
-whoever wrote those rows. Nothing is written to the batch while its runs end, since many workers
-would wait for its row. Each of these transactions locks the row until its commit, so that no run
-can join an ended batch:
+even if other code wrote those rows. Nothing is written to the batch while its runs end, since many
+workers would wait for its row. Each of these transactions locks the row until its commit, so that
+no run can join an ended batch:
 
 =====================================  =========================================================
-what it does                           lock
+the transaction                        lock
 =====================================  =========================================================
 adds runs, closes it                   waits for others that do so
 closes it as an operator               unless another has a lock: then it refuses
-ends it (`ending.end_batch`)           unless another has a lock: then a later look ends it
+ends it (`ending.end_batch`)           unless another has a lock: then a later check ends it
 retries runs of it (`hold_batches`)    unless another has a lock: then these runs are left
 =====================================  =========================================================
 """
@@ -110,7 +110,7 @@ def hold_batches(connection: Connection, d: Dialect, batch_ids: Iterable[int]) -
     free = f"SELECT id FROM job_batches WHERE {d.among('id')} AND {OPEN_BATCH} {d.skip_locked}"
     lock = f"UPDATE job_batches SET key = key WHERE {d.any_of('id', free)} RETURNING id"
     locked = {row.id for row in connection.execute(text(lock), {"ids": d.many(ids)})}
-    return [each for each in ids if each not in locked]
+    return [batch_id for batch_id in ids if batch_id not in locked]
 
 
 def _has(status: str, batch: str) -> str:
@@ -136,11 +136,11 @@ def is_live(batch: str) -> str:
 
 
 def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Counter[str]]:
-    """Return how many runs of the batches *ids* have which status."""
-    found = {batch_id: Counter[str]() for batch_id in ids}
-    if found:
+    """Return the number of runs by status for each of the batches *ids*."""
+    counts = {batch_id: Counter[str]() for batch_id in ids}
+    if counts:
         runs = f"FROM job_runs WHERE {d.among('batch_id')}"
-        # Each of the two parts repeats the condition of an index.
+        # Both parts repeat the condition of an index.
         count = f"""
             SELECT batch_id, status, count(*) AS members {runs} AND {IN_BATCH}
             GROUP BY batch_id, status
@@ -148,9 +148,9 @@ def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Co
             SELECT batch_id, 'running' AS status, count(*) AS members {runs} AND {RUNNING}
             GROUP BY batch_id
         """
-        for row in execute(text(count), {"ids": d.many(found)}):
-            found[row.batch_id][row.status] = row.members
-    return found
+        for row in execute(text(count), {"ids": d.many(counts)}):
+            counts[row.batch_id][row.status] = row.members
+    return counts
 
 
 def numbers_of(members: Counter[str]) -> dict[str, int]:
@@ -164,5 +164,5 @@ def ended_for(books: Bookkeeping, run_id: int) -> BatchCounts | None:
     sql = f"SELECT key, {numbers} FROM job_batches WHERE then_run_id = :run_id"
     rows = books.rows(text(sql), {"run_id": run_id})
     names = "key", "total", *TERMINAL
-    found = [dict(zip(names, row, strict=True)) for row in rows]
-    return BatchCounts(finished=True, **found[0]) if found else None
+    counts = [dict(zip(names, row, strict=True)) for row in rows]
+    return BatchCounts(finished=True, **counts[0]) if counts else None

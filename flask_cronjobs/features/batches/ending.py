@@ -28,9 +28,9 @@ from ...types import TERMINAL, BatchCounts, json_object, stored_json
 from .batch_rows import is_live, members_of, numbers_of
 
 #: Most batches that one statement checks.
-ROWS_AT_ONCE = 1000
+MAX_BATCHES = 1000
 #: Seconds to wait, one after the other, for another process that is ending the same batch.
-MOMENTS = (0.01, 0.04)
+PAUSE_SECONDS = (0.01, 0.04)
 
 
 class Ended(NamedTuple):
@@ -72,7 +72,7 @@ def _logging_broken(key: str) -> Generator[None]:
         if isinstance(error, CronJobsError) and not is_about_the_rows(error):
             raise
         logger.error(
-            "The batch %s is broken, and waits: %s. Mend its row in job_batches.",
+            "The batch %s is broken, and waits: %s. Correct its row in job_batches.",
             one_line(str(key)),
             one_line(str(error)).rstrip("."),
         )
@@ -81,19 +81,21 @@ def _logging_broken(key: str) -> Generator[None]:
 def _log_end(ended: Ended) -> None:
     """Log how a batch has ended."""
     counts = ended.counts
-    told = ", ".join(
+    summary = ", ".join(
         f"{number:,} {status}" for status in TERMINAL if (number := getattr(counts, status))
     )
     then = f"; then {ended.then_task}, run {ended.then_run_id}" if ended.then_run_id else ""
-    logger.info("batch %s has ended: %s%s", one_line(str(counts.key)), told or "no members", then)
+    logger.info(
+        "batch %s has ended: %s%s", one_line(str(counts.key)), summary or "no members", then
+    )
 
 
 def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
     """End a batch; if another process tries, too, make sure that it does not miss our last run."""
-    for pause in (*MOMENTS, 0.0):
-        found = books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
-        if found is not None or not any(ready(books, [batch_id])):
-            return found
+    for pause in (*PAUSE_SECONDS, 0.0):
+        ended = books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
+        if ended is not None or not any(ready(books, [batch_id])):
+            return ended
         time.sleep(pause)
     return None
 
@@ -103,18 +105,21 @@ def ready(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]
 
     :param ids: the batches to check; None for all.
     """
-    which, given = "", dict[str, object]()
+    among, parameters = "", dict[str, object]()
     if ids is not None:
-        which, given = f"AND {books.dialect.among('b.id')}", {"ids": books.dialect.many(ids)}
+        among, parameters = (
+            f"AND {books.dialect.among('b.id')}",
+            {"ids": books.dialect.many(ids)},
+        )
     statement = f"""
         SELECT b.id, b.key, CASE WHEN b.closed_at IS NULL THEN 0 WHEN {is_live("b")} THEN 0
             ELSE 1 END AS is_ready
-        FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {which} ORDER BY b.id LIMIT :chunk
+        FROM job_batches b WHERE {OPEN_BATCH} AND b.id > :after {among} ORDER BY b.id LIMIT :chunk
     """
     rows: Any = None
-    while rows is None or len(rows) == ROWS_AT_ONCE:
-        place = {"after": rows[-1].id if rows else 0, "chunk": ROWS_AT_ONCE}
-        rows = books.rows(text(statement), {**given, **place})
+    while rows is None or len(rows) == MAX_BATCHES:
+        place = {"after": rows[-1].id if rows else 0, "chunk": MAX_BATCHES}
+        rows = books.rows(text(statement), {**parameters, **place})
         yield from (row for row in rows if row.is_ready)
 
 
@@ -144,9 +149,9 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
     if batch.then_task is not None:
         then_run_id = _enqueue_then(connection, d, batch_id, batch.then_columns)
         failpoints.reach("after-then")
-    counted = ", ".join(f"{name} = :{name}" for name in numbers)
+    assignments = ", ".join(f"{name} = :{name}" for name in numbers)
     end = f"""
-        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {counted}
+        UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {assignments}
         WHERE id = :id
     """
     connection.execute(text(end), {**own, "then_run_id": then_run_id, **numbers})
@@ -157,10 +162,10 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
 def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_columns: object) -> int:
     """Insert a batch's run of ``then``; return its id."""
     columns = _plain(then_columns)
-    given = {name: parameter(d, name) for name in POLICY}
+    policy = {name: parameter(d, name) for name in POLICY}
     source = "FROM job_batches WHERE id = :id RETURNING id"
     own = {"job_type": "then_task", "payload": "then_payload"}
-    statement = insert_into_runs({**given, **own}, d.now, d.now, source)
+    statement = insert_into_runs({**policy, **own}, d.now, d.now, source)
     values = {name: columns.get(name) for name in POLICY}
     return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
 
@@ -170,6 +175,6 @@ def _plain(then_columns: object) -> dict[str, Any]:
         columns: dict[str, Any] = json_object(stored_json(then_columns))
     except ValueError:  # SQLite accepts any text.
         columns = {"": ...}
-    if not all(isinstance(each, int | str | None) for each in columns.values()):
-        raise ValueError(f"its then_columns is {then_columns!r}, and not plain JSON")
+    if not all(isinstance(value, int | str | None) for value in columns.values()):
+        raise ValueError(f"its then_columns is {then_columns!r}, which is not plain JSON")
     return columns

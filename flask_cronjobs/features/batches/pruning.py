@@ -1,4 +1,4 @@
-"""Which batches go with their runs once all of these are old."""
+"""Delete batches together with their runs, once all of these are old."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .batch_rows import is_live
 def _members_are_old(d: Dialect) -> str:
     """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
 
-    def kept(status: str, age: str) -> str:
+    def has_recent(status: str, age: str) -> str:
         # This is the order of the index of batches; with another, PostgreSQL might read all runs.
         return f"""
             (SELECT r.id FROM job_runs r
@@ -20,16 +20,18 @@ def _members_are_old(d: Dialect) -> str:
              ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
         """
 
-    # The last conditions read all members. They are reached once the batch may go, or nearly.
-    done = " OR ".join(kept(each, "retention") for each in ("succeeded", "cancelled", "skipped"))
+    # The last conditions read all members, and are evaluated only when the batch is nearly old.
+    has_recent_done = " OR ".join(
+        has_recent(status, "retention") for status in ("succeeded", "cancelled", "skipped")
+    )
     return f"""
         CASE WHEN {is_live("one")} THEN 0 = 1
             WHEN (SELECT r.id FROM job_runs r WHERE r.id = one.then_run_id) IS NOT NULL THEN 0 = 1
-            ELSE NOT ({kept("dead", "retention_dead")} OR {done}) END
+            ELSE NOT ({has_recent("dead", "retention_dead")} OR {has_recent_done}) END
     """
 
 
-# The ``then`` of a batch may still ask for the counts, until it is pruned itself.
+# The ``then`` of a batch may still read the counts, until it is pruned itself.
 BATCHES = Kind(
     "job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old, runs_by="batch_id"
 )

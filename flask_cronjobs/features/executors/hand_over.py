@@ -28,17 +28,17 @@ from ...types import HANDED, HANDED_LEASES, Claim
 from .executor import Executor, executor_of
 
 #: Most runs that are sent at a time.
-SENT_AT_ONCE = 100
+MAX_SENT_RUNS = 100
 #: Seconds between two checks of a resident worker for runs to hand over.
-LOOK_EVERY = 0.25
+CHECK_SECONDS = 0.25
 #: Seconds until the next check if more runs may be found soon.
-LOOK_SOON = 0.05
+SOON_SECONDS = 0.05
 #: Seconds until an unreachable broker or database is tried again.
-RETRY = 5.0
+RETRY_SECONDS = 5.0
 #: Seconds that a worker waits at its end for a broker that does not answer.
-ANSWER_WITHIN = 10.0
+ANSWER_SECONDS = 10.0
 #: Seconds for which a statement is retried.
-RETRY_FOR = 5.0
+STATEMENT_RETRY_SECONDS = 5.0
 
 
 class HandOver(threading.Thread):
@@ -67,11 +67,11 @@ class HandOver(threading.Thread):
         while self.is_alive() and not self._over():
             self.join(0.2)
         self._ended.set()
-        self.join(ANSWER_WITHIN)
+        self.join(ANSWER_SECONDS)
         if self.is_alive():
             logger.warning(
-                "The broker does not answer, so handing runs on was left. Those that were claimed "
-                "for it come back by their leases."
+                "The broker does not answer, so the worker stopped handing runs over. The runs "
+                "that were claimed for it come back when their leases end."
             )
 
     def _over(self) -> bool:
@@ -81,12 +81,12 @@ class HandOver(threading.Thread):
     def run(self) -> None:
         """Hand runs over until the thread is ended."""
         try:
-            with Bookkeeping(self._state.engine, patience=RETRY_FOR) as books:
+            with Bookkeeping(self._state.engine, patience=STATEMENT_RETRY_SECONDS) as books:
                 self._hand_on(self._queues(executor_of(self._state.app), books))
         except CronJobsError as error:
-            logger.error("Runs cannot be handed on. %s", error)
+            logger.error("Runs cannot be handed over. %s", error)
         except BaseException:
-            logger.exception("Runs cannot be handed on")
+            logger.exception("Runs cannot be handed over")
 
     def _queues(self, executor: Executor, books: Bookkeeping) -> list[_Queue]:
         """Return the queues of this worker that have an executor."""
@@ -101,7 +101,7 @@ class HandOver(threading.Thread):
         # It checks once even if a tick's budget was over before its runs began.
         while queues and self._flag.at is None:
             pause = self._pause_after_round(queues)
-            if self._over() or (pause >= LOOK_EVERY and not self._options.resident):
+            if self._over() or (pause >= CHECK_SECONDS and not self._options.resident):
                 return
             self._ended.wait(pause)
 
@@ -110,20 +110,20 @@ class HandOver(threading.Thread):
         handed = 0
         for queue in queues:
             try:
-                handed += (number := queue.hand_on(int(min(self._left - handed, SENT_AT_ONCE))))
+                handed += (number := queue.hand_on(int(min(self._left - handed, MAX_SENT_RUNS))))
                 self._trouble.over("The database")
                 if number:
                     self._away.over("Celery")
             except DatabaseTrouble as trouble:
                 if not trouble.transient:
                     raise
-                self._trouble.say("Runs are handed on later. %s", trouble)
-                return RETRY
+                self._trouble.say("Runs are handed over later. %s", trouble)
+                return RETRY_SECONDS
             except _BrokerAway as away:
                 self._away.say("Celery cannot be reached, so the queue %s waits. %s", *away.args)
-                return RETRY
+                return RETRY_SECONDS
         self._left -= handed
-        soon = LOOK_SOON if any(queue.waits for queue in queues) else LOOK_EVERY
+        soon = SOON_SECONDS if any(queue.waits for queue in queues) else CHECK_SECONDS
         return 0.0 if handed else soon
 
 
@@ -160,10 +160,10 @@ class _Queue:
         self._claims = WorkerClaims(books, state, own)
 
     def hand_on(self, most: int) -> int:
-        """Hand over up to *most* runs; return how many it was.
+        """Hand over up to *most* runs; return how many were handed over.
 
-        :raises DatabaseTrouble: the database could not be used. Claimed runs come back by their
-            leases.
+        :raises DatabaseTrouble: the database could not be used. Claimed runs come back when their
+            leases end.
         """
         self._claims.open_starts(idle=True)
         self.waits = self._claims.next_start < self._until
@@ -183,7 +183,7 @@ class _Queue:
     def _told_apart(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return *claims* with a separate token for each, so that a message begins only its run.
 
-        :raises DatabaseTrouble: their tokens are unknown. The runs come back by their leases.
+        :raises DatabaseTrouble: their tokens are unknown. The runs come back when their leases end.
         """
         if len(claims) == 1:
             return claims
@@ -208,8 +208,8 @@ class _Queue:
         try:
             self._executor.send(self._name, claims)
         except Exception as error:
-            self._claims.record([released(each) for each in claims])
-            back = f"Runs that went back, no attempt counted: {len(claims)}."
+            self._claims.record([released(claim) for claim in claims])
+            back = f"Runs returned to the queue, with no attempt counted: {len(claims)}."
             why = one_line(f"{type(error).__name__}: {error}")
             raise _BrokerAway(self._name, f"{back} {why}") from error
         failpoints.reach("after-send")

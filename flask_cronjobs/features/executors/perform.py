@@ -21,7 +21,7 @@ _LACKS = (
     "does not import it. Deploy Celery's workers before all that tick."
 )
 #: Seconds between two warnings about refused messages, since an attacker may send thousands.
-_BETWEEN_WARNINGS = 60.0
+_WARNING_SECONDS = 60.0
 _refused = Throttle()
 
 
@@ -35,7 +35,7 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
         so, a handler that does not end is stopped by ending the process.
     :returns: how the attempt ended: ``"succeeded"``, ``"failed"`` and so on; None if the token no
         longer holds the run, so that nothing was done.
-    :raises DatabaseTrouble: the database could not be used. The run comes back by its lease.
+    :raises DatabaseTrouble: the database could not be used. The run comes back when its lease ends.
     """
     state.forget_connections()
     books = _kept_books(state)
@@ -74,20 +74,20 @@ _of_thread = threading.local()
 
 def _kept_books(state: State) -> _KeptBooks:
     """Return the connection of this thread."""
-    whose = os.getpid(), state
-    if getattr(_of_thread, "whose", None) != whose:
-        _of_thread.whose, _of_thread.books = whose, _KeptBooks(state.engine)
+    owner = os.getpid(), state
+    if getattr(_of_thread, "whose", None) != owner:
+        _of_thread.whose, _of_thread.books = owner, _KeptBooks(state.engine)
     books: _KeptBooks = _of_thread.books
     return books
 
 
 def _say_refused(run_id: int) -> None:
     if _refused.ready():
-        _refused.block_for(_BETWEEN_WARNINGS)
+        _refused.block_for(_WARNING_SECONDS)
         logger.warning(
             "A message of the run %d is refused, since it comes from another database: two apps "
             "share a queue of a broker, or it is forged. Give each app a broker, or queues, of its "
-            "own. Its owner hands the run on again after five leases.",
+            "own. The other app hands its run over again after five leases.",
             run_id,
         )
 

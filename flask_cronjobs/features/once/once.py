@@ -45,10 +45,10 @@ from . import once_effects
 T = TypeVar("T")
 
 #: Seconds that a caller waiting for another one sleeps between checks: at first, and at most.
-WAIT_FIRST, WAIT_MOST = 0.05, 1.0
+FIRST_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.05, 1.0
 #: Seconds that a result waits for SQLite's lock before we assume that the session itself holds it.
 #: Other processes hold it for some milliseconds.
-SHORTLY = 0.1
+OWN_LOCK_SECONDS = 0.1
 
 #: The effects whose function is being called in this context.
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
@@ -90,16 +90,16 @@ def once(
     """
     _check(key, func, in_doubt)
     with _entered(state, key), _owning(state, key) as effect:
-        if (found := _begin(effect, in_doubt)) is not None:
-            return cast("T | None", found[0])
+        if (recorded := _begin(effect, in_doubt)) is not None:
+            return cast("T | None", recorded[0])
         failpoints.reach("before-effect")
         value = _call(effect, partial(func, *args, **kwargs))
         failpoints.reach("after-effect")
-        kept = kept_result(value, state.settings, f"once({key!r})")
-        if kept is not None:
+        stored_value = kept_result(value, state.settings, f"once({key!r})")
+        if stored_value is not None:
             # Return the value that a later call will read.
-            value = cast("T", json.loads(json_text(kept)))
-        if not _record(effect, kept):
+            value = cast("T", json.loads(json_text(stored_value)))
+        if not _record(effect, stored_value):
             _overtaken(effect)
         return value
 
@@ -108,21 +108,21 @@ def _check(key: object, func: object, in_doubt: object) -> None:
     check_key("once: the key", key, 500)
     if in_doubt not in ("skip", "redo", "raise"):
         raise TaskError(f"once: in_doubt is {in_doubt!r}. Write 'skip', 'redo' or 'raise'.")
-    # Check this before the mark: an argument that is no function was evaluated by the caller, so
-    # the effect has happened, and would happen again on each retry.
+    # Check this before inserting the mark: if the argument is not a function, the caller has called
+    # it already, so the effect has happened, and would happen again on each retry.
     check_function(f"once({key!r})", func, "once(key, charge, order_id)")
 
 
 @contextmanager
 def _entered(state: State, key: str) -> Generator[None]:
     """Refuse an effect inside itself, which would wait for itself."""
-    outer, this = _inside.get(), (state.app, key)
-    if this in outer:
+    outer, effect_id = _inside.get(), (state.app, key)
+    if effect_id in outer:
         raise SetupError(
             f"once({key!r}) is called inside itself. Call the function in it directly, or give "
             "the inner effect another key."
         )
-    token = _inside.set(outer | {this})
+    token = _inside.set(outer | {effect_id})
     try:
         yield
     finally:
@@ -155,8 +155,8 @@ def _alone(owner: str, key: str) -> Generator[None]:
 
     :raises SetupError: another thread is inside.
     """
-    ours, this = object(), (owner, key)
-    if _doing.setdefault(this, ours) is not ours:
+    ours, call_id = object(), (owner, key)
+    if _doing.setdefault(call_id, ours) is not ours:
         raise SetupError(
             f"once({key!r}) is called while another thread of this run does it. Call it in one "
             "thread, or give each call a key of its own."
@@ -164,7 +164,7 @@ def _alone(owner: str, key: str) -> Generator[None]:
     try:
         yield
     finally:
-        del _doing[this]
+        del _doing[call_id]
 
 
 def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
@@ -175,7 +175,7 @@ def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
 def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
     """Insert the mark; return None if we must do the effect, otherwise a tuple of its result."""
     books, key, owner, lease = effect.books, effect.key, effect.owner, effect.state.settings.lease
-    pause, took_over = WAIT_FIRST, False
+    pause, took_over = FIRST_WAIT_SECONDS, False
     try:
         with _refusing_own_lock(effect):
             while True:
@@ -190,7 +190,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
                     )
                 if mark.state == "busy" and mark.owner != owner:
                     time.sleep(pause)
-                    pause = min(pause * 2, WAIT_MOST)
+                    pause = min(pause * 2, MAX_WAIT_SECONDS)
                     continue
                 once_effects.doubt(books, key, mark.owner)
                 if in_doubt != "redo":
@@ -230,23 +230,24 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
             logger.error("once(%r) failed, and its mark stays, in doubt: %s", effect.key, trouble)
         raise
     except BaseException:
-        # An interruption, Ctrl-C, or SystemExit by which a server ends its worker. It is unknown
-        # how far the call came. The next caller finds it in doubt, even if this write fails.
+        # This is an interruption, Ctrl-C, or the SystemExit with which a server ends its worker. It
+        # is unknown how far the call came. The next caller finds it in doubt, even if this write
+        # fails.
         with suppress(CronJobsError), _refusing_own_lock(effect):
             once_effects.doubt(effect.books, effect.key, effect.owner)
         raise
 
 
 def _run_to_its_end(key: str, value: T) -> T:
-    what = close_unrun(value)
-    if what == "a coroutine":
+    unrun_kind = close_unrun(value)
+    if unrun_kind == "a coroutine":
         raise SetupError(
             f"once({key!r}) was given an async function, which it cannot await. Give a plain one, "
             "and call once by asyncio.to_thread(jobs.once, …) if it takes long."
         )
-    if what is not None:
+    if unrun_kind is not None:
         raise SetupError(
-            f"once({key!r}): the function returned {what}, so none of its lines ran. Give a "
+            f"once({key!r}): the function returned {unrun_kind}, so none of its lines ran. Give a "
             "function without yield."
         )
     return value
@@ -262,7 +263,7 @@ def _record(effect: _Effect, result: JSON) -> bool:
     session, books, mark = effect.state.db.session(), effect.books, (effect.key, effect.owner)
     if session_holds_lock(session):
         try:
-            with books.trying_once(), books.busy_for(SHORTLY):
+            with books.trying_once(), books.busy_for(OWN_LOCK_SECONDS):
                 return once_effects.done(books, *mark, result)
         except DatabaseTrouble as trouble:
             if not trouble.transient:

@@ -36,19 +36,19 @@ def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: f
     """
     statement = text(_begin(books.dialect, run_id is not None))
     values = {"key": key, "owner": owner, "run_id": run_id, "lease": lease}
-    sent = 0
+    tries = 0
 
     def insert(connection: Connection) -> Rows:
-        nonlocal sent
-        sent += 1
+        nonlocal tries
+        tries += 1
         return execute(connection, statement, values)
 
     while True:
         if books.call(insert):
             return EffectMark("mine")
         mark = _find(books, key)
-        # Our own mark, if the connection broke after the insert had committed.
-        if sent > 1 and mark == EffectMark("busy", owner):
+        # The mark is ours if the connection broke after the insert had committed.
+        if tries > 1 and mark == EffectMark("busy", owner):
             return EffectMark("mine")
         if mark is not None and mark.state == "done":
             return mark
@@ -56,7 +56,7 @@ def begin(books: Bookkeeping, key: str, owner: str, run_id: int | None, lease: f
             return EffectMark("lost")
         if mark is not None:
             return mark
-        sent = 0
+        tries = 0
 
 
 def take_over(
@@ -132,11 +132,11 @@ def is_in_doubt(d: Dialect) -> str:
 
     Either its state says so, or it has begun and its owner's lease ran out.
     """
-    held = f"""
+    is_held = f"""
         EXISTS (SELECT 1 FROM job_runs r WHERE r.id = job_effects.run_id AND r.{RUNNING}
             AND r.locked_by = job_effects.locked_by AND r.locked_until > {d.now})
     """
-    alive = f"CASE WHEN run_id IS NULL THEN locked_until > {d.now} ELSE {held} END"
+    alive = f"CASE WHEN run_id IS NULL THEN locked_until > {d.now} ELSE {is_held} END"
     return f"(state = 'in_doubt' OR (state = 'begun' AND ({alive}) IS NOT TRUE))"
 
 
@@ -172,5 +172,5 @@ def _done(d: Dialect, key: str, owner: str, result: JSON) -> TextClause:
             result = {d.json("CAST(:result AS text)")}
         WHERE key = :key AND locked_by = :owner RETURNING id
     """
-    kept = None if result is None else json_text(result)
-    return text(statement).bindparams(key=key, owner=owner, result=kept)
+    result_text = None if result is None else json_text(result)
+    return text(statement).bindparams(key=key, owner=owner, result=result_text)

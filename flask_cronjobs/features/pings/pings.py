@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 #: Total seconds that a ping may take, the name lookup included.
-TIMEOUT = 5.0
+TIMEOUT_SECONDS = 5.0
 PLAIN = "text/plain; charset=utf-8"
 #: Answers of monitors that refuse POST, or that redirect, which would lose the body.
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -46,9 +46,9 @@ def ping(
     url: str | None,
     body: bytes | None = None,
     kind: str = "application/json",
-    what: str = "The ping",
+    name: str = "The ping",
 ) -> bool:
-    """Fetch *url* within `TIMEOUT`. It never raises.
+    """Fetch *url* within `TIMEOUT_SECONDS`. It never raises.
 
     A failed tick sends no ping: a heartbeat monitor raises the alarm when it hears nothing.
 
@@ -56,24 +56,26 @@ def ping(
         of such a URL is often a secret.
     :param body: the body of a POST, of this *kind*. If the monitor refuses or redirects a POST of
         plain text, it gets a GET. Other bodies are not redirected.
-    :param what: names the request in the log.
+    :param name: names the request in the log.
     :returns: whether the answer was a success.
     """
     if url is None:
         return False
     answers: list[bool] = []
-    deadline = _Deadline(TIMEOUT)
+    deadline = _Deadline(TIMEOUT_SECONDS)
     # This needs a thread, since nothing can interrupt a name lookup.
     fetching: BackgroundThread[str] = BackgroundThread(
-        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind, deadline, what))
+        "cronjobs-ping", lambda place: answers.append(_fetch(place, body, kind, deadline, name))
     )
     try:
         fetching.put(url)
     except RuntimeError as error:
-        logger.warning("%s was not sent: %s", what, error)
-    if not fetching.close(TIMEOUT):
+        logger.warning("%s was not sent: %s", name, error)
+    if not fetching.close(TIMEOUT_SECONDS):
         deadline.end()
-        logger.warning("%s to %s took longer than %g s and was left", what, host_of(url), TIMEOUT)
+        logger.warning(
+            "%s to %s took longer than %g s and was abandoned", name, host_of(url), TIMEOUT_SECONDS
+        )
     return answers == [True]
 
 
@@ -126,10 +128,10 @@ class _Deadline:
             self._copies.clear()
 
     def _left(self) -> float:
-        left = self._at - time.monotonic()
-        if left <= 0 or self.is_over:
+        seconds = self._at - time.monotonic()
+        if seconds <= 0 or self.is_over:
             raise TimeoutError
-        return left
+        return seconds
 
     def _note(self, connection: socket.socket) -> None:
         with self._lock:
@@ -138,18 +140,18 @@ class _Deadline:
             self._copies.append(connection.dup())
 
 
-def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline, what: str) -> bool:
+def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline, name: str) -> bool:
     try:
         opener, request = _opener(deadline, body is None), _request(url, body, kind)
-        with opener.open(request, timeout=TIMEOUT) as response:
+        with opener.open(request, timeout=TIMEOUT_SECONDS) as response:
             response.read(1)
     except Exception as error:
         status = getattr(error, "code", "")
         if status in _NO_POST and body is not None and kind == PLAIN:
-            return _fetch(url, None, kind, deadline, what)
+            return _fetch(url, None, kind, deadline, name)
         if not deadline.is_over:
             advice = ". Set the URL that it redirects to" if status in _REDIRECTS else ""
-            logger.warning("%s to %s failed: %s%s", what, host_of(url), _reason(error), advice)
+            logger.warning("%s to %s failed: %s%s", name, host_of(url), _reason(error), advice)
         return False
     finally:
         deadline.close()
@@ -231,13 +233,13 @@ def _request(url: str, body: bytes | None, kind: str) -> Request:
 #: Number of pings that are sent at once. Those of one definition are sent one after the other.
 LANES = 8
 #: Most pings that wait in a lane. If a monitor does not keep up, further pings are dropped.
-WAITING_IN_LANE = 200
+MAX_WAITING_PINGS = 200
 #: Seconds for which the URLs are cached; the second value holds if there were none.
-FRESH, FRESH_IF_NONE = 2.0, 60.0
+FRESH_SECONDS, FRESH_SECONDS_IF_NONE = 2.0, 60.0
 #: Seconds that the waiting pings may take when the worker ends.
-CLOSE_WITHIN = 20.0
+CLOSE_SECONDS = 20.0
 #: Seconds for which reading the URLs is retried.
-READ_FOR = 2.0
+READ_SECONDS = 2.0
 
 _START = "/start"
 _PATHS = {"succeeded": "", "dead": "/fail", "cancelled": "/fail"}
@@ -253,7 +255,7 @@ class Pings:
     def __init__(self, state: State) -> None:
         self._state = state
         self._lanes = [
-            BackgroundThread("cronjobs-pings", self._send, WAITING_IN_LANE) for _ in range(LANES)
+            BackgroundThread("cronjobs-pings", self._send, MAX_WAITING_PINGS) for _ in range(LANES)
         ]
         self._reading = threading.Lock()
         self._urls: dict[int, str] = {}
@@ -269,9 +271,9 @@ class Pings:
         if outcome.definition_id is not None and outcome.kind in _PATHS:
             self._put(outcome.definition_id, _PATHS[outcome.kind], outcome.label)
 
-    def close(self, patience: float = CLOSE_WITHIN) -> None:
-        """Wait until all pings are sent, at most *patience* seconds and at most `CLOSE_WITHIN`."""
-        patience = min(patience, CLOSE_WITHIN)
+    def close(self, patience: float = CLOSE_SECONDS) -> None:
+        """Wait until all pings are sent, at most *patience* seconds and at most `CLOSE_SECONDS`."""
+        patience = min(patience, CLOSE_SECONDS)
         until = time.monotonic() + patience
         in_time = [lane.close(max(0.0, until - time.monotonic())) for lane in self._lanes]
         if not all(in_time):
@@ -282,7 +284,7 @@ class Pings:
             if not self._lanes[definition_id % LANES].put((definition_id, path, label)):
                 logger.warning(
                     "A ping of a definition was dropped, since %d are waiting for its monitor",
-                    WAITING_IN_LANE,
+                    MAX_WAITING_PINGS,
                 )
         except RuntimeError as error:  # No more threads can be started.
             logger.warning("A ping of a definition was not sent: %s", error)
@@ -302,9 +304,11 @@ class Pings:
     def _url(self, definition_id: int) -> str | None:
         with self._reading:
             if time.monotonic() >= self._fresh_until:
-                with Bookkeeping(self._state.engine, patience=READ_FOR) as books:
+                with Bookkeeping(self._state.engine, patience=READ_SECONDS) as books:
                     self._urls = ping_urls(books)
-                self._fresh_until = time.monotonic() + (FRESH if self._urls else FRESH_IF_NONE)
+                self._fresh_until = time.monotonic() + (
+                    FRESH_SECONDS if self._urls else FRESH_SECONDS_IF_NONE
+                )
             return self._urls.get(definition_id)
 
 

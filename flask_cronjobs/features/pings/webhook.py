@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The name of the POST in the log.
 _ALERT = "The alert by CRONJOBS_ALERT_URL"
 #: Most characters of a message; Discord refuses more.
-_LONGEST = 2_000
+_MAX_CHARACTERS = 2_000
 
 
 def alert(state: State, worker: str) -> None:
@@ -41,24 +41,31 @@ def alert(state: State, worker: str) -> None:
     from ...insights.checks import WEBHOOK, findings
 
     try:
-        found = [each for each in findings(state) if each.id != WEBHOOK]
+        open_findings = [finding for finding in findings(state) if finding.id != WEBHOOK]
         with state.bookkeeping() as books:
             before = ticks.told_findings(books)
-            text = message(state.app.name, found, before)
-            if not text or ping(url, json.dumps({"text": text}).encode(), what=_ALERT):
-                ticks.write_findings(books, worker, sorted({each.id for each in found}))
+            text = message(state.app.name, open_findings, before)
+            if not text or ping(url, json.dumps({"text": text}).encode(), name=_ALERT):
+                ticks.write_findings(
+                    books, worker, sorted({finding.id for finding in open_findings})
+                )
     except CronJobsError as error:
         logger.warning("No alert could be sent to CRONJOBS_ALERT_URL: %s", error)
 
 
-def message(app: str, found: Sequence[Finding], before: Collection[str]) -> str:
-    """Return a line for each of *found* whose id is not in *before*, and for each that has ended.
+def message(app: str, open_findings: Sequence[Finding], before: Collection[str]) -> str:
+    """Return a line for each of *open_findings* that is new, and for each id that has ended.
+
+    New findings are those whose ids are not in *before*; the others in *before* have ended.
 
     The text is cut at the length that webhooks accept.
     """
-    lines = [f"{app}: {each.told}" for each in found if each.id not in before]
-    lines += [f"{app}: over: {id_}" for id_ in sorted(set(before) - {each.id for each in found})]
-    return "\n".join(map(_plain, lines))[:_LONGEST]
+    lines = [f"{app}: {finding.told}" for finding in open_findings if finding.id not in before]
+    lines += [
+        f"{app}: over: {id_}"
+        for id_ in sorted(set(before) - {finding.id for finding in open_findings})
+    ]
+    return "\n".join(map(_plain, lines))[:_MAX_CHARACTERS]
 
 
 def _plain(line: str) -> str:

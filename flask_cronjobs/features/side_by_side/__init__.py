@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def loop(context: RunnerContext) -> AsyncLoop | None:
-    """Return what performs the runs of async handlers; None if none are side by side."""
+    """Return the loop that performs the runs of async handlers; None if no task has any."""
     tasks = tasks_of(context.state)
     if not tasks:
         return None
@@ -34,12 +34,12 @@ def tasks_of(state: State) -> dict[str, int]:
     if most == 1 or own_way or not state.db.side_by_side:
         return {}
     tasks = state.registry.tasks.values()
-    found = {
+    limits = {
         task.name: min(most, task.options.async_at_once or most)
         for task in tasks
         if task.is_async and not task.options.atomic
     }
-    return {} if found and _in_loop() else found
+    return {} if limits and _in_loop() else limits
 
 
 def _in_loop() -> bool:

@@ -1,4 +1,4 @@
-"""One attempt of an async handler, in a task of its own; what it begins does not outlive it."""
+"""Perform one attempt of an async handler in a separate task; nothing it begins outlives it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ T = TypeVar("T")
 
 
 async def attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> Outcome:
-    """Call *handler* for *run*, and return what came of it.
+    """Call *handler* for *run*, and return the outcome.
 
-    :raises BaseException: what the handler raised, or what interrupted it.
+    :raises BaseException: the error that the handler raised, or that interrupted it.
     """
     context.begin(run.claim)
     token = at_work.set(run.run)
@@ -78,13 +78,13 @@ async def _end_rest(run: AsyncRun) -> None:
     """Cancel the tasks that the handler has left, and wait for them and for its threads."""
     for task in run.tasks:
         task.cancel()
-    while rest := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:
+    while pending := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:
         with suppress(asyncio.CancelledError):
-            await asyncio.wait(rest)
+            await asyncio.wait(pending)
 
 
 class OwnedThreads(ThreadPoolExecutor):
-    """A default executor that notes whose its calls are.
+    """A default executor that notes to which run its calls belong.
 
     :param most: how many threads it may have.
     :param owner: returns the run in whose context it is called.

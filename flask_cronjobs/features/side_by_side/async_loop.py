@@ -29,12 +29,12 @@ from ...core.worker.outcomes import released, with_output
 from ...errors import PayloadError, ShuttingDown
 from ...types import Claim, Outcome
 from .async_attempt import OwnedThreads, attempt
-from .async_run import STEP_EVERY, AsyncRun, LoopWatch
+from .async_run import STEP_SECONDS, AsyncRun, LoopWatch
 from .door import Door
 from .kinds import AsyncKinds
 
 #: Seconds that the remaining handlers may take to end when the worker is ended by force.
-UNWIND = 1.0
+UNWIND_SECONDS = 1.0
 #: Every step is called by a frame of this code, which is a new one for each.
 _STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
@@ -47,7 +47,7 @@ _dropped: set[asyncio.Task[Any]] = set()
 class AsyncLoop:
     """Performs async runs, for the runner. It belongs to its thread; for others, it has a door.
 
-    :param tasks: those whose runs are async, each with how many of them at once.
+    :param tasks: the async tasks, each with the number of its runs that may run at once.
     """
 
     def __init__(self, context: RunnerContext, tasks: Mapping[str, int]) -> None:
@@ -105,7 +105,7 @@ class AsyncLoop:
             run.interrupt(stopped)
         tasks = asyncio.all_tasks(loop)
         if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=UNWIND))
+            loop.run_until_complete(asyncio.wait(tasks, timeout=UNWIND_SECONDS))
             loop.set_exception_handler(lambda loop, context: None)
             _dropped.update(asyncio.all_tasks(loop))
         loop.run_until_complete(loop.shutdown_asyncgens())
@@ -120,7 +120,7 @@ class AsyncLoop:
             return None
         run = self._owner()
         seconds = self._watch.seconds(run, now)
-        if run is None or not run.armed or seconds < STEP_EVERY or _in_asyncio(frame):
+        if run is None or not run.armed or seconds < STEP_SECONDS or _in_asyncio(frame):
             return None
         return run
 
@@ -164,7 +164,7 @@ class AsyncLoop:
         with suppress(Empty):
             claim = self._context.inbox.get_nowait()
             if claim is None:
-                self._context.inbox.put(None)  # The last: the runner ends by it.
+                self._context.inbox.put(None)  # The last item, which ends the runner.
             elif claim.job_type in self.tasks:
                 return claim
             else:
@@ -210,7 +210,8 @@ class AsyncLoop:
                 timer.cancel()
 
     def _end(self, run: AsyncRun, outcome: Outcome) -> None:
-        # First: a second Ctrl-C may come at any point, and nothing waits for what is not in there.
+        # Do this first: a second Ctrl-C may come at any point, and nothing waits for a run that is
+        # not in there.
         del self._runs[run.claim.identity]
         if run.timer is not None:
             run.timer.cancel()
@@ -223,7 +224,7 @@ class AsyncLoop:
         self.door.call_soon(self._admit)
 
     def _deliver(self) -> None:
-        """Interrupt the handlers for which something is due."""
+        """Interrupt the handlers for which an interruption is due."""
         for run in self.door.at_work:
             self._deliver_to(run)
 
@@ -237,15 +238,15 @@ class AsyncLoop:
         now = time.monotonic()
         self._watch.goes_on(now)
         self.door.watch.goes_on(now)
-        self._context.interrupter.postpone(2 * STEP_EVERY)
+        self._context.interrupter.postpone(2 * STEP_SECONDS)
         self._deliver()
         if self._loop is not None:
-            self._looking = self._loop.call_later(STEP_EVERY, self._look, context=self._base)
+            self._looking = self._loop.call_later(STEP_SECONDS, self._look, context=self._base)
 
     def _on_exit(self, error: BaseException) -> None:
         """Continue after an exception that ends a loop.
 
-        A task that awaits the one that raised it receives it, too.
+        A task that awaits the raising task receives the exception, too.
 
         :raises BaseException: it comes from the keyboard for the second time.
         """

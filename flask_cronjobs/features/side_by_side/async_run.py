@@ -10,7 +10,7 @@ from typing import Any
 from ...core.worker.held_runs import Working
 
 #: Seconds between two signs of progress of the loop.
-STEP_EVERY = 0.25
+STEP_SECONDS = 0.25
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class AsyncRun(Working):
     threads: set[Future[Any]] = field(default_factory=set["Future[Any]"])
 
     def interrupt(self, error: BaseException) -> None:
-        """Cancel the handler. In the loop's thread, while no handler is in a step."""
+        """Cancel the handler. Call this in the loop's thread, while no handler is in a step."""
         self.note(error)
         if self.armed and self.task is not None:
             self.task.cancel()
@@ -42,7 +42,7 @@ class AsyncRun(Working):
     def arm(self) -> None:
         """Let the handler be interrupted from now on.
 
-        :raises BaseException: what has interrupted it already.
+        :raises BaseException: the interruption that has been requested already.
         """
         self.armed = True
         if self.error is not None:
@@ -52,7 +52,7 @@ class AsyncRun(Working):
 class LoopWatch:
     """Tells whether an event loop makes progress, and how long one run has blocked it if not.
 
-    The loop calls `goes_on` every `STEP_EVERY` seconds. Until then it executes at most one step of
+    The loop calls `goes_on` every `STEP_SECONDS`. Between two calls it executes at most one step of
     each task. Signal handlers check in its own thread and the keeper in another, so each of them
     has its own watch.
     """
@@ -64,17 +64,17 @@ class LoopWatch:
     def goes_on(self, now: float) -> None:
         """Note that the loop is between two steps.
 
-        :param now: by `time.monotonic`, as in all that follows.
+        :param now: the time by `time.monotonic`, as in the other methods.
         """
         self._went_on = now
 
     def is_late(self, now: float) -> bool:
         """Return whether the loop has shown no progress for long."""
-        return now - self._went_on >= 2 * STEP_EVERY
+        return now - self._went_on >= 2 * STEP_SECONDS
 
     def seconds(self, run: object, now: float) -> float:
         """Return how long only *run* was seen running since the loop last made progress."""
-        seen = (self._went_on, run)
-        if seen != self._seen:
-            self._seen, self._since = seen, now
+        sighting = (self._went_on, run)
+        if sighting != self._seen:
+            self._seen, self._since = sighting, now
         return now - self._since

@@ -11,7 +11,7 @@ from ...log import logger
 from .async_run import AsyncRun, LoopWatch
 
 #: Seconds for which a handler may block the loop before that counts.
-BLOCKED = 1.0
+BLOCKED_SECONDS = 1.0
 
 
 class Door:
@@ -63,9 +63,9 @@ class Door:
                 loop.call_soon_threadsafe(callback, context=self.context)
 
     def look(self, now: float) -> None:
-        """Note since when each handler could have ended, and say once which one blocks the loop.
+        """Note since when each handler could have ended, and log once which one blocks the loop.
 
-        One could when it has been told to, and nothing blocks its loop but itself.
+        A handler can end once it was interrupted, unless another one blocks the loop.
         """
         blocking = self._blocking(now)
         if len(blocking) == 1 and not blocking[0].blocks:
@@ -83,17 +83,17 @@ class Door:
                 run.could_end = float("inf") if told_at is None else told_at
 
     def _blocking(self, now: float) -> Sequence[AsyncRun]:
-        """Return the runs of which one has blocked the loop for long, or none if it makes progress.
+        """Return the runs that may have blocked the loop for long; none if it makes progress.
 
-        If another thread can tell which one blocks it, that is the only one; otherwise it is all.
+        If the blocking run is known, it is the only one; otherwise it may be any running run.
         """
         loop, at_work = self.event_loop, self.at_work
         if loop is None or not self.watch.is_late(now):
             return ()
-        # The frames of another thread are not looked at: up to Python 3.11, they may be gone.
+        # Do not inspect the frames of another thread: up to Python 3.11, they may be gone.
         task = asyncio.current_task(loop)
-        found = (run for run in at_work if task in (run.task, *run.tasks))
-        run = None if task is None else next(found, None)
-        if self.watch.seconds(run, now) < BLOCKED:
+        owners = (run for run in at_work if task in (run.task, *run.tasks))
+        run = None if task is None else next(owners, None)
+        if self.watch.seconds(run, now) < BLOCKED_SECONDS:
             return ()
         return at_work if run is None else [run]

@@ -1,4 +1,4 @@
-"""Which kind of runs a worker claims next, and how many.
+"""Decide which kind of runs a worker claims next, and how many.
 
 Async handlers run side by side, and all others one after the other. So a worker runs only one kind
 at a time: no run waits behind handlers of the other kind, and claimed runs can begin.
@@ -15,8 +15,8 @@ from ...core.worker.admission import AHEAD, CLAIMED_AT_ONCE, LONG, NOTHING, Pref
 from ...core.worker.held_runs import HeldRuns
 from ...types import Claim, Outcome
 
-#: How long a worker keeps to one kind of task, in seconds. Then it looks which kind is first.
-KIND_PERIOD = 1.0
+#: Seconds for which a worker keeps to one kind of task. Then it checks which kind is first.
+KIND_SECONDS = 1.0
 
 
 class AsyncKinds:
@@ -37,7 +37,7 @@ class AsyncKinds:
         self._async_prefetch = Prefetch()
         # Whether the running kind is async; None if the next claim decides.
         self._is_async: bool | None = None
-        self._period = KIND_PERIOD
+        self._period = KIND_SECONDS
         self._period_ends = 0.0
         self._drain_ends: float | None = None
 
@@ -46,7 +46,7 @@ class AsyncKinds:
         self._end_drain_if_over(idle)
         over = time.monotonic() >= self._period_ends
         if idle and (self._is_async is None or over):
-            # Any task: what is first decides about the kind.
+            # Claim any task: the first run decides about the kind.
             return Wanted(1) if self._others else Wanted(min(self._limits.values()), None, True)
         if not self._is_async:
             wait = busy or over  # Then the worker is idle, and may claim both kinds.
@@ -65,23 +65,23 @@ class AsyncKinds:
         now = time.monotonic()
         if not self._is_async or idle or self._drain_ends is not None or now < self._period_ends:
             return
-        found = first()
-        if found is not None and (found[1] or found[0] not in self._limits):
+        next_run = first()
+        if next_run is not None and (next_run[1] or next_run[0] not in self._limits):
             self._drain_ends = now + self._period
         else:
-            self._period_ends = now + KIND_PERIOD
+            self._period_ends = now + KIND_SECONDS
 
     def received(self, wanted: Wanted, claims: Sequence[Claim]) -> None:
         """Take note of what a claim of *wanted* returned."""
         if claims and wanted.tasks is None:
             self._is_async = claims[0].job_type in self._limits
-            self._period_ends = time.monotonic() + KIND_PERIOD
+            self._period_ends = time.monotonic() + KIND_SECONDS
         elif not claims and wanted.tasks is not None:
             self._is_async = self._is_async or None
             self._period_ends = min(self._period_ends, time.monotonic())
 
     def note(self, outcomes: Sequence[Outcome]) -> None:
-        """Take the durations of attempts into the means."""
+        """Add the durations of attempts to the means."""
         for prefetch, is_async in ((self._prefetch, False), (self._async_prefetch, True)):
             prefetch.note([e for e in outcomes if (e.job_type in self._limits) is is_async])
 
@@ -118,7 +118,7 @@ class AsyncKinds:
             return
         self._drain_ends = None
         if idle:
-            self._period = KIND_PERIOD
+            self._period = KIND_SECONDS
         else:
             self._period *= 2
             self._period_ends = now + self._period

@@ -1,4 +1,4 @@
-"""The rows of durable steps: their results, their progress, and what their runs wait for.
+"""The rows of durable steps: their results, their progress, and the events they wait for.
 
 A step's row is written in the transaction of its work, whose last statement checks that the claim
 still holds the run. So the run's row is not locked while the step works. Steps and signals both
@@ -24,10 +24,10 @@ from ...text import clean, pattern
 from ...types import JSON, Claim, json_text, stored_json
 
 #: Most attempts of a run that are forgiven, so that no run continues forever.
-FORGIVEN = 1000
+MAX_FORGIVEN_ATTEMPTS = 1000
 
 
-#: What a run does at an unfinished step, by the step's kind.
+#: The words for what a run does at an unfinished step, by the step's kind.
 WAITS = {"sleep": "sleeps", "wait": "waits for a signal"}
 
 
@@ -57,7 +57,7 @@ class StepRow(NamedTuple):
 
 @dataclass
 class AttemptSteps:
-    """What an attempt knows about its run's durable steps.
+    """The knowledge of an attempt about its run's durable steps.
 
     :ivar rows: the existing rows, by the step's name.
     :ivar lines: the line at which the handler reached each step, by the step's name.
@@ -78,37 +78,40 @@ class AttemptSteps:
     def unordered(self, row: StepRow, ids: Sequence[Any]) -> tuple[Any, Any] | None:
         """Return two ids of a chunk of *row* that are not in ascending order, or None.
 
-        Texts whose order depends on the database are only looked up in the previous chunk.
+        Only the database knows the order of some texts. Those are only looked up in the previous
+        chunk.
         """
         pairs = list(pairwise(ids)) if row.result is None else [*pairwise([row.result, *ids])]
         for number, (before, after) in enumerate(pairs):
             is_first = number == 0 and row.result is not None
             if ascends(before, after) is False or (is_first and before == after):
                 return before, after
-        seen, self._seen[row.name] = self._seen.get(row.name, set()), set(map(repr, ids))
-        again = next((each for each in ids if repr(each) in seen), None)
+        previous_ids, self._seen[row.name] = self._seen.get(row.name, set()), set(map(repr, ids))
+        again = next((id_ for id_ in ids if repr(id_) in previous_ids), None)
         return None if again is None else (row.result, again)
 
     def doubts(self, name: str, ids: Sequence[Any]) -> bool:
         """Return whether Python orders the ids of a chunk differently; True once for each step."""
         unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
-        if name in self._doubted or all(str(one) <= str(other) for one, other in unjudged):
+        if name in self._doubted or all(str(first) <= str(second) for first, second in unjudged):
             return False
         self._doubted.add(name)
         return True
 
-    def untold(self) -> list[str]:
+    def warnings(self) -> list[str]:
         """Return a warning for each step that the ended handler did not do or finish."""
-        said = list(self.left.values())
-        for what, awaited in self.unbegun.values():
-            if awaited is None:
-                said.append(f"{what} was called, and nobody went through it: use it in a for loop.")
-            else:
-                awaited.close()  # Otherwise Python would warn about a line of ours.
-                said.append(
-                    f"{what} was not awaited, so it was not done. Write: await jobs.step(…)"
+        warnings = list(self.left.values())
+        for call, coroutine in self.unbegun.values():
+            if coroutine is None:
+                warnings.append(
+                    f"{call} was called, and nobody went through it: use it in a for loop."
                 )
-        return said
+            else:
+                coroutine.close()  # Otherwise Python would warn about a line of ours.
+                warnings.append(
+                    f"{call} was not awaited, so it was not done. Write: await jobs.step(…)"
+                )
+        return warnings
 
 
 #: Texts of equal length that every collation orders alike: UUIDs, hex digits, times.
@@ -120,7 +123,7 @@ def ascends(before: Any, after: Any) -> bool | None:
     if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
         ids = cast("Sequence[Any]", before), cast("Sequence[Any]", after)
         pairs = zip(*ids, strict=False)
-        return next((ascends(*each) for each in pairs if each[0] != each[1]), True)
+        return next((ascends(*pair) for pair in pairs if pair[0] != pair[1]), True)
     if isinstance(before, str) and isinstance(after, str):
         plain = len(before) == len(after) and _PLAIN().fullmatch(before + after)
         return before <= after if plain else None
@@ -161,20 +164,21 @@ def write(
     values = {**row._asdict(), "id": claim.id, "token": claim.token, "attempt": claim.attempt}
     values["result"] = None if row.result is None else json_text(row.result)
     values |= {"since": -seconds, "delay": delay, "message": clean(message), "due_at": None}
-    found = connection.execute(_write(d), values).one_or_none()
-    written = None if found is None else _step_row(found)
-    if written is not None and written.waits:
-        values |= {"due_at": written.due_at, "message": None}
-    return written, connection.execute(holding(d), values).one_or_none()
+    stored_row = connection.execute(_write(d), values).one_or_none()
+    written_row = None if stored_row is None else _step_row(stored_row)
+    if written_row is not None and written_row.waits:
+        values |= {"due_at": written_row.due_at, "message": None}
+    return written_row, connection.execute(holding(d), values).one_or_none()
 
 
 def is_written(books: Bookkeeping, claim: Claim, row: StepRow) -> bool:
     """Return whether *claim* has written *row* and committed it."""
-    found = books.rows(_WRITTEN, {"id": claim.id, "name": row.name})
+    rows = books.rows(_WRITTEN, {"id": claim.id, "name": row.name})
     return any(
-        (each.worker, each.attempt, each.chunks) == (claim.token, claim.attempt, row.chunks)
-        and (each.finished_at is not None) == row.finished
-        for each in found
+        (stored_row.worker, stored_row.attempt, stored_row.chunks)
+        == (claim.token, claim.attempt, row.chunks)
+        and (stored_row.finished_at is not None) == row.finished
+        for stored_row in rows
     )
 
 
@@ -192,8 +196,8 @@ _WAIT = """
 def waits_for(connection: Connection, run_id: int, name: str) -> str | None:
     """Return the signal that a run is waiting for, unless it is *name*."""
     d = dialect_of(connection.engine)
-    found: str | None = connection.scalar(text(_WAIT.format(now=d.now)), {"id": run_id})
-    return None if found == name else found
+    signal_name: str | None = connection.scalar(text(_WAIT.format(now=d.now)), {"id": run_id})
+    return None if signal_name == name else signal_name
 
 
 def sees_the_end(connection: Connection) -> bool:
@@ -206,8 +210,8 @@ def sees_the_end(connection: Connection) -> bool:
 
 def has_ended(books: Bookkeeping, run_id: int) -> bool:
     """Return whether a run has ended by now."""
-    ended = text("SELECT id FROM job_runs WHERE id = :id AND finished_at IS NOT NULL")
-    return bool(books.rows(ended, {"id": run_id}))
+    query = text("SELECT id FROM job_runs WHERE id = :id AND finished_at IS NOT NULL")
+    return bool(books.rows(query, {"id": run_id}))
 
 
 def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> bool:
@@ -216,7 +220,7 @@ def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> boo
     :returns: False if the signal came too late, or if the run waits for another one.
     """
     d = dialect_of(connection.engine)
-    sent = f"""
+    insert = f"""
         INSERT INTO job_steps (run_id, name, kind, result, finished_at)
         SELECT id, {d.typed(":name", "text")}, 'wait', {d.json("CAST(:payload AS text)")}, {d.clock}
         FROM job_runs WHERE id = :id AND finished_at IS NULL AND (
@@ -228,25 +232,25 @@ def signal(connection: Connection, run_id: int, name: str, payload: JSON) -> boo
         WHERE job_steps.kind = 'wait' AND job_steps.finished_at IS NULL
         RETURNING due_at
     """
-    goes_on = f"""
+    make_due = f"""
         UPDATE job_runs SET run_at = {d.now}, updated_at = {d.now}
         WHERE id = :id AND finished_at IS NULL AND run_at > {d.now}
     """
     values = {"id": run_id, "name": name, "payload": json_text(payload)}
-    row = connection.execute(text(sent), values).one_or_none()
+    row = connection.execute(text(insert), values).one_or_none()
     failpoints.reach("between-signal-and-run")
     if row is not None and row.due_at is not None:
-        connection.execute(text(goes_on), values)
+        connection.execute(text(make_due), values)
     return row is not None
 
 
 def run_with(connection: Connection, run: int | str) -> int | None:
-    """Return the id of a run, given by its id or its idempotency key; None if there is none."""
-    which = f"idempotency_key = :run AND {HOLDS_KEY}" if isinstance(run, str) else "id = :run"
-    found: int | None = connection.scalar(
-        text(f"SELECT id FROM job_runs WHERE {which}"), {"run": run}
+    """Return the id of the run with this id or idempotency key; None if there is none."""
+    condition = f"idempotency_key = :run AND {HOLDS_KEY}" if isinstance(run, str) else "id = :run"
+    run_id: int | None = connection.scalar(
+        text(f"SELECT id FROM job_runs WHERE {condition}"), {"run": run}
     )
-    return found
+    return run_id
 
 
 def _step_row(row: Any) -> StepRow:
@@ -270,7 +274,7 @@ def of_run(d: Dialect) -> TextClause:
 def _write(d: Dialect) -> TextClause:
     delay = d.typed(":delay", "double precision")
     values = {
-        **{each: f":{each}" for each in ("name", "kind", "chunks", "attempt")},
+        **{column: f":{column}" for column in ("name", "kind", "chunks", "attempt")},
         "run_id": ":id",
         "worker": ":token",
         "result": d.json("CAST(:result AS text)"),
@@ -299,7 +303,7 @@ def _write(d: Dialect) -> TextClause:
 def holding(d: Dialect) -> TextClause:
     """Return the statement that locks the run's row until the commit, if the claim holds it."""
     due_at = d.typed(":due_at", "timestamptz")
-    counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {FORGIVEN}"
+    counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {MAX_FORGIVEN_ATTEMPTS}"
     unpaused_now = f"{unpaused('job_type', 'task')} AND {unpaused('queue', 'queue')}"
     # IS TRUE keeps the planner from the index of leases, as in `core.outcome.held`. Python compares
     # the returned values, since SQLite 3.40 returns true for a NULL column IS NOT NULL here.

@@ -51,8 +51,8 @@ from . import step_rows as steps
 from .step_rows import AttemptSteps, StepRow
 
 _WORDS = Words("A step", "the step's row", "do it between two steps")
-#: Seconds before a locked row is tried again, and seconds after which a run comes back where
-#: nothing can be awaited.
+#: Seconds before a locked row is tried again, and seconds until a run comes back if its handler
+#: cannot wait.
 _PAUSE, _SOON = 0.2, 1.0
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -72,70 +72,72 @@ def step(
     seconds = in_seconds(limit)
     check_options([("step_timeout", seconds)], "step: ")
     check_function(f"step({name!r})", func, "step(name, compute, month)")
-    this = _Step(state, "step", name)
+    current = _Step(state, "step", name)
     call = partial(func, *args, **kwargs)
-    if this.awaits(func):
-        awaited = _step_async(this, call, seconds)
-        this.known.unbegun[name] = (str(this.row), awaited)
+    if current.awaits(func):
+        awaited = _step_async(current, call, seconds)
+        current.steps.unbegun[name] = (str(current.row), awaited)
         return awaited
-    if not this.row.finished:
-        with this.opened():
-            with this.working(seconds):
-                this.end(call())
-            for _ in this.commits():
+    if not current.row.finished:
+        with current.opened():
+            with current.working(seconds):
+                current.end(call())
+            for _ in current.commits():
                 time.sleep(_PAUSE)
-        this.go_on()
-    return this.row.result
+        current.go_on()
+    return current.row.result
 
 
-async def _step_async(this: _Step, call: Callable[[], Awaitable[Any]], limit: float | None) -> JSON:
+async def _step_async(
+    current: _Step, call: Callable[[], Awaitable[Any]], limit: float | None
+) -> JSON:
     import asyncio
 
-    this.known.unbegun.pop(this.row.name, None)
-    if not this.row.finished:
-        with this.opened():
-            with this.working(limit):
-                this.end(await call())
-            for _ in this.commits():
+    current.steps.unbegun.pop(current.row.name, None)
+    if not current.row.finished:
+        with current.opened():
+            with current.working(limit):
+                current.end(await call())
+            for _ in current.commits():
                 await asyncio.sleep(_PAUSE)
-        this.go_on()
-    return this.row.result
+        current.go_on()
+    return current.row.result
 
 
 def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
     """Return an iterator of chunks; *next_ids* is called with the last id of the previous one."""
     if not callable(next_ids):
         raise SetupError(
-            f"each({name!r}) was given {next_ids!r:.60}, which is no function. Give a function "
+            f"each({name!r}) was given {next_ids!r:.60}, which is not a function. Give a function "
             "that takes the last id of the chunk before (None at first), and returns the next ids."
         )
-    this = _Step(state, "each", name)
-    this.known.unbegun[name] = (str(this.row), None)
-    if this.awaits(next_ids):
-        return _AsyncChunks(_chunks(this, next_ids, True))
-    return _chunks(this, next_ids, False)
+    current = _Step(state, "each", name)
+    current.steps.unbegun[name] = (str(current.row), None)
+    if current.awaits(next_ids):
+        return _AsyncChunks(_chunks(current, next_ids, True))
+    return _chunks(current, next_ids, False)
 
 
-def _chunks(this: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Generator[Any, Any]:
+def _chunks(current: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> Generator[Any, Any]:
     """Yield the chunks; if *is_async*, also yield awaitables, whose results the caller sends."""
-    name = this.row.name
-    this.known.unbegun.pop(name, None)
-    while not this.row.finished:
-        with this.opened():
-            with this.working():
-                found = next_ids(this.row.result)
-                if chunk := this.chunk((yield found) if is_async else found):
-                    if this.known.doubts(name, chunk):
+    name = current.row.name
+    current.steps.unbegun.pop(name, None)
+    while not current.row.finished:
+        with current.opened():
+            with current.working():
+                new_ids = next_ids(current.row.result)
+                if chunk := current.chunk((yield new_ids) if is_async else new_ids):
+                    if current.steps.doubts(name, chunk):
                         # Only the function knows its order, so ask it what follows the first id.
-                        found = next_ids(this.kept(chunk[0]))
-                        this.check_order(chunk, (yield found) if is_async else found)
-                    yield from this.given(chunk)
-            for _ in this.commits():
+                        new_ids = next_ids(current.as_stored(chunk[0]))
+                        current.check_order(chunk, (yield new_ids) if is_async else new_ids)
+                    yield from current.watched(chunk)
+            for _ in current.commits():
                 if is_async:
                     yield _rest()
                 else:
                     time.sleep(_PAUSE)
-        this.go_on()
+        current.go_on()
 
 
 async def _rest() -> None:
@@ -145,7 +147,7 @@ async def _rest() -> None:
 
 
 class _AsyncChunks(AsyncIterator[Any]):
-    """Iterates over chunks by ``async for``.
+    """Iterates over chunks with ``async for``.
 
     Python closes an async generator some time after its loop was left. This class closes the chunks
     at once, so that an unfinished one is rolled back.
@@ -156,15 +158,15 @@ class _AsyncChunks(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         try:
-            found: Any = next(self._chunks)
-            while inspect.isawaitable(found):
+            item: Any = next(self._chunks)
+            while inspect.isawaitable(item):
                 try:
-                    value = await found
+                    value = await item
                 except BaseException as error:
-                    found = self._chunks.throw(error)
+                    item = self._chunks.throw(error)
                 else:
-                    found = self._chunks.send(value)
-            return found
+                    item = self._chunks.send(value)
+            return item
         except StopIteration:
             raise StopAsyncIteration from None
 
@@ -181,15 +183,15 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
     if seconds is None:
         raise TypeError(f"{kind}: the time is None. Give seconds or a timedelta.")
     check_delay(f"{kind}: the time", seconds)
-    this = _Step(state, kind, name)
-    if not this.row.finished:
-        with this.opened():
-            for _ in this.commits(float(seconds)):
+    current = _Step(state, kind, name)
+    if not current.row.finished:
+        with current.opened():
+            for _ in current.commits(float(seconds)):
                 if in_event_loop():
                     raise Suspended("its row is locked, so it is tried again soon", _SOON)
                 time.sleep(_PAUSE)
-        this.go_on()
-    return this.row.result
+        current.go_on()
+    return current.row.result
 
 
 def in_event_loop() -> bool:
@@ -210,50 +212,56 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     check_key("signal: the name", name, 200)
     if payload is None:
         raise PayloadError("signal: the payload is None, which wait() returns if none came.")
-    kept = check_value(payload, state.settings, "payload")
-    wanted = run if isinstance(run, (int, str)) else getattr(run, "id", None)
+    stored_payload = check_value(payload, state.settings, "payload")
+    run_key = run if isinstance(run, (int, str)) else getattr(run, "id", None)
     session = state.db.session()
     with explaining_missing_tables(state):
         connection = writing_connection(session)
-        found = steps.run_with(connection, wanted) if _may_name(wanted) else None
-        if found is None:
-            raise NotFound(f"signal({name!r}): there is no run {_which(wanted)}")
+        run_id = steps.run_with(connection, run_key) if _may_name(run_key) else None
+        if run_id is None:
+            raise NotFound(f"signal({name!r}): there is no run {_which(run_key)}")
         if not steps.sees_the_end(connection):
             with state.bookkeeping() as books:
-                if steps.has_ended(books, found):
+                if steps.has_ended(books, run_id):
                     return False
-        is_first = steps.signal(connection, found, name, kept)
-        if not is_first and (other := steps.waits_for(connection, found, name)) is not None:
+        is_first = steps.signal(connection, run_id, name, stored_payload)
+        if (
+            not is_first
+            and (awaited_signal := steps.waits_for(connection, run_id, name)) is not None
+        ):
             logger.warning(
-                "signal(%r) was not sent: run %d waits for the signal %r.", name, found, other
+                "signal(%r) was not sent: run %d waits for the signal %r.",
+                name,
+                run_id,
+                awaited_signal,
             )
         if is_first:
-            note_enqueued(session, f"the signal {name!r} to run {found}")
+            note_enqueued(session, f"the signal {name!r} to run {run_id}")
             wake(state, session)
     return is_first
 
 
-def _which(wanted: object) -> str:
-    if not isinstance(wanted, str):
-        return f"{wanted}; it may have been pruned. Give a run, its id or its idempotency key."
+def _which(run_key: object) -> str:
+    if not isinstance(run_key, str):
+        return f"{run_key}; it may have been pruned. Give a run, its id or its idempotency key."
     # The key is not shown, since it may contain a value that must be hidden.
     return (
-        "that holds this idempotency key. One with unique_while='pending' holds it until it has "
-        "ended, one with 'waiting' until it begins: give its id."
+        "that holds this idempotency key. A run with unique_while='pending' holds it until it has "
+        "ended, and one with 'waiting' until it begins: give its id."
     )
 
 
-def _may_name(wanted: object) -> TypeGuard[int | str]:
-    """Return whether *wanted* may be a run's id or key; databases refuse some other values."""
-    if isinstance(wanted, str):
-        return is_key(wanted, 500)
-    return is_id(wanted)
+def _may_name(run_key: object) -> TypeGuard[int | str]:
+    """Return whether *run_key* may be a run's id or key; databases refuse some other values."""
+    if isinstance(run_key, str):
+        return is_key(run_key, 500)
+    return is_id(run_key)
 
 
 class _Step:
     """A step that the handler of an attempt has reached.
 
-    :ivar row: its row: first as found, then as it will be written, then as committed.
+    :ivar row: its row: at first as it was read, then as it will be written, then as committed.
     """
 
     def __init__(self, state: State, kind: str, name: str) -> None:
@@ -261,9 +269,9 @@ class _Step:
         self.state: State = state
         new = StepRow(name, kind)
         self.run: CurrentRun = _run_of(state, new)
-        self.known: AttemptSteps = _known(self.run)
+        self.steps: AttemptSteps = _attempt_steps(self.run)
         self._note_line(name)
-        self.row: StepRow = self.known.rows.get(name, new)
+        self.row: StepRow = self.steps.rows.get(name, new)
         self._began = 0.0
         self._held: Any = None
         if self.row.kind != kind:
@@ -291,21 +299,21 @@ class _Step:
         :raises SetupError: *value* is a generator or coroutine, so the function has not run.
         :raises PayloadError: *value* is not JSON, or too large.
         """
-        self.row = self.row._replace(result=self.kept(value), finished=True)
+        self.row = self.row._replace(result=self.as_stored(value), finished=True)
 
-    def chunk(self, found: Iterable[Any]) -> list[Any]:
+    def chunk(self, next_ids: Iterable[Any]) -> list[Any]:
         """Return the ids of the next chunk, and note the last one; an empty chunk ends the step."""
-        if not isinstance(found, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(next_ids, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise SetupError(
-                f"{self.row}: the function returned {found!r:.60}. Return the next ids in a list, "
-                "an empty one at the end."
+                f"{self.row}: the function returned {next_ids!r:.60}. Return the next ids in a "
+                "list, and an empty list at the end."
             )
-        ids = list(found)
+        ids = list(next_ids)
         if not ids:
             self.row = self.row._replace(finished=True)
             return ids
-        after = self.kept(ids[-1])
-        if after != self.row.result and (pair := self.known.unordered(self.row, ids)):
+        after = self.as_stored(ids[-1])
+        if after != self.row.result and (pair := self.steps.unordered(self.row, ids)):
             raise self._unordered(pair)
         if after == self.row.result:
             raise SetupError(
@@ -315,31 +323,31 @@ class _Step:
         self.row = self.row._replace(result=after, chunks=self.row.chunks + 1)
         return ids
 
-    def check_order(self, chunk: Sequence[Any], behind: Iterable[Any]) -> None:
-        """Check that all ids of *chunk* are among those *behind* its first one.
+    def check_order(self, chunk: Sequence[Any], later_ids: Iterable[Any]) -> None:
+        """Check that all ids of *chunk* but the first are among *later_ids*, which follow it.
 
         :raises SetupError: one of them is not.
         """
-        found = set(map(repr, behind))
-        if missing := [each for each in chunk[1:] if repr(each) not in found]:
+        later_reprs = set(map(repr, later_ids))
+        if missing := [id_ for id_ in chunk[1:] if repr(id_) not in later_reprs]:
             raise self._unordered((chunk[0], missing[0]))
 
     def _unordered(self, pair: tuple[Any, Any]) -> SetupError:
         return SetupError(
-            f"{self.row}: the function returned {pair[1]!r:.60} behind {pair[0]!r:.60}, so ids "
-            "would be passed over, or come twice. Return ids that ascend, all after the one "
-            "that it was given: ORDER BY the same column, without DESC."
+            f"{self.row}: the function returned {pair[1]!r:.60} after {pair[0]!r:.60}, so ids "
+            "would be skipped or repeated. Return ascending ids, all after the one that the "
+            "function was given: ORDER BY the same column, without DESC."
         )
 
-    def given(self, chunk: list[Any]) -> Generator[list[Any]]:
+    def watched(self, chunk: list[Any]) -> Generator[list[Any]]:
         """Yield *chunk*, and note a warning if the loop is left there."""
         try:
             yield chunk
         except GeneratorExit:
-            self.known.left[self.row.name] = (
+            self.steps.left[self.row.name] = (
                 f"{self.row} was left by its loop (break, return or an error) inside chunk "
                 f"{self.row.chunks}, whose work is rolled back, and the step has not ended. To end "
-                "early, return no more ids from its function."
+                "it early, let its function return no more ids."
             )
             raise
 
@@ -352,7 +360,7 @@ class _Step:
         if session.in_transaction():
             session.commit()
         self._began = time.monotonic()
-        self.known.at_work = self.row.name
+        self.steps.at_work = self.row.name
         try:
             with isolated(db):
                 yield
@@ -361,7 +369,7 @@ class _Step:
                 session.rollback()
             raise
         finally:
-            self.known.at_work = None
+            self.steps.at_work = None
 
     @contextmanager
     def working(self, limit: float | None = None) -> Generator[None]:
@@ -400,34 +408,36 @@ class _Step:
         while frame and str(frame.f_globals.get("__name__")).startswith(_PACKAGE):
             frame = frame.f_back
         line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
-        if (before := self.known.lines.setdefault(name, line)) is not line:
+        if (before := self.steps.lines.setdefault(name, line)) is not line:
             raise SetupError(
                 f"The step {name!r} is there twice in this attempt: {before}, and {line}. Give "
-                "each its own name; in a loop, one with the id in it."
+                "each step its own name; in a loop, put the id into the name."
             )
 
-    def kept(self, value: object) -> JSON:
+    def as_stored(self, value: object) -> JSON:
         """Return *value* as a later attempt will read it."""
-        if what := close_unrun(value):
-            raise SetupError(f"{self.row}: the function returned {what}, of which no line was run.")
+        if unrun_kind := close_unrun(value):
+            raise SetupError(
+                f"{self.row}: the function returned {unrun_kind}, so none of its lines ran."
+            )
         try:
-            kept = check_value(value, self.state.settings, "result")
+            checked_value = check_value(value, self.state.settings, "result")
         except PayloadError as error:
             raise PayloadError(
                 f"{self.row} cannot keep its result, which must be small JSON: {error}"
             ) from None
-        return cast("JSON", json.loads(json_text(kept)))
+        return cast("JSON", json.loads(json_text(checked_value)))
 
     def _check_place(self) -> None:
         """Refuse a step inside another one, or with uncommitted work that it would commit."""
-        if (other := self.known.at_work) is not None:
+        if (running_step := self.steps.at_work) is not None:
             raise SetupError(
-                f"{self.row} is called while the step {other!r} is at work. Steps stand one "
-                "behind the other: call the function directly, or call the step behind that one."
+                f"{self.row} is called while the step {running_step!r} is running. Steps cannot be "
+                "nested: call the function directly, or call this step after that one."
             )
-        if left := uncommitted(self.state.db):
+        if work := uncommitted(self.state.db):
             raise SetupError(
-                f"{self.row} begins with uncommitted work in db.session: {left}. Another attempt "
+                f"{self.row} begins with uncommitted work in db.session: {work}. Another attempt "
                 "would do it again. Commit it, or do it in a step."
             )
 
@@ -435,19 +445,19 @@ class _Step:
         self, session: Session, connection: Connection, seconds: float, delay: float | None
     ) -> bool:
         """Commit if the run is ours and the name was free; return False if a row is locked."""
-        claim, shown, books = self.run.claim, self.row.name, self.run.books
+        claim, progress, books = self.run.claim, self.row.name, self.run.books
         if self.row.chunks:
-            shown = f"{shown}, chunk {self.row.chunks}"
+            progress = f"{progress}, chunk {self.row.chunks}"
         # A handler that reports its own progress keeps it.
-        message = shown if self.run.reported is None else None
+        message = progress if self.run.reported is None else None
         with books.guard(), bounded(connection, books.limit):
             failpoints.reach(f"before-{self.row.kind}")
-            written = unless_locked(
+            step_and_run = unless_locked(
                 connection, lambda c: steps.write(c, claim, self.row, seconds, delay, message)
             )
-            if written is None:
+            if step_and_run is None:
                 return False
-            row, self._held = written
+            row, self._held = step_and_run
             self._check_held(row)
             self.row = row or self.row
             self._commit(session)
@@ -462,7 +472,7 @@ class _Step:
             raise LeaseLost(f"{self.row}: the lease was lost before the commit; all is rolled back")
         if row is None:
             raise SetupError(
-                f"{self.row} has the name of a signal, or of a step that has ended since."
+                f"{self.row} has the name of a signal, or of a step that has ended meanwhile."
             )
 
     def _commit(self, session: Session) -> None:
@@ -476,8 +486,8 @@ class _Step:
             if not self._is_committed():
                 raise
             logger.exception(
-                "%s: %s is committed, and then its answer was lost, or a hook of the session's "
-                "commit raised. The run goes on.",
+                "%s: %s is committed, but then the answer was lost, or a hook of the session's "
+                "commit raised. The run continues.",
                 self.run.claim,
                 self.row,
             )
@@ -498,44 +508,44 @@ class _Step:
             raise error
 
     def _interruption(self) -> Interruption | None:
-        held = self._held
-        if held.cancel_requested_at is not None:
+        run_row = self._held
+        if run_row.cancel_requested_at is not None:
             return Cancelled("cancelled by an operator while it ran")
         if self.row.waits:
             return Suspended(f"it {steps.WAITS[self.row.kind]} at the step {self.row.name!r}")
-        if held.paused or self.run.to_stop():
-            why = "its task or queue is paused" if held.paused else "its worker is to end"
+        if run_row.paused or self.run.to_stop():
+            why = "its task or queue is paused" if run_row.paused else "its worker is to end"
             return Suspended(f"{why}, so it was given back at the end of a step")
         return None
 
 
-def _known(run: CurrentRun) -> AttemptSteps:
-    """Return what the attempt knows about its run's steps, which it reads at the first one."""
+def _attempt_steps(run: CurrentRun) -> AttemptSteps:
+    """Return the attempt's knowledge of its run's steps; the first step reads it."""
     if AttemptSteps not in run.kept:
         with run.books_here() as books:
-            known = run.kept[AttemptSteps] = steps.read(books, run.id)
-        run.at_end = (*run.at_end, lambda: _warn(run, known))
+            attempt_steps = run.kept[AttemptSteps] = steps.read(books, run.id)
+        run.at_end = (*run.at_end, lambda: _warn(run, attempt_steps))
     known_steps: AttemptSteps = run.kept[AttemptSteps]
     return known_steps
 
 
-def _warn(run: CurrentRun, known: AttemptSteps) -> None:
+def _warn(run: CurrentRun, attempt_steps: AttemptSteps) -> None:
     """Warn about steps that were called and not done, and about chunks that were left."""
-    for warning in known.untold():
+    for warning in attempt_steps.warnings():
         run.warn(warning)
 
 
-def _run_of(state: State, this: StepRow) -> CurrentRun:
+def _run_of(state: State, row: StepRow) -> CurrentRun:
     run = running()
     if run is None or run.app is not state.app:
         raise SetupError(
-            f"{this} is called outside a run of this app. Steps are for handlers; in a test, call "
+            f"{row} is called outside a run of this app. Steps are for handlers; in a test, call "
             "the handler by run() of flask_cronjobs.testing."
         )
     run.raise_again()
     if state.registry.get(run.task).options.atomic:
         raise SetupError(
-            f"{this} is called in a task with atomic=True, whose work is one commit already. "
+            f"{row} is called in a task with atomic=True, whose work is one commit already. "
             "Remove atomic=True, or the step."
         )
     return run

@@ -1,4 +1,4 @@
-"""Arguments with types: what the annotations of handlers say."""
+"""Typed arguments: store and read the values that the annotations of handlers describe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.tasks.arguments import Arguments
 def arguments_of(func: Callable[..., object]) -> Arguments:
     """Return how the arguments of the handler *func* are stored and read."""
     arguments = Arguments(func)
-    if all(each.annotation is each.empty for each in arguments.parameters.values()):
+    if all(parameter.annotation is parameter.empty for parameter in arguments.parameters.values()):
         return arguments
     from .arguments import TypedArguments
 

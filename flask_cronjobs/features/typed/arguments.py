@@ -1,6 +1,6 @@
 """The arguments of a handler: its annotations are their schema. Pure.
 
-Without an annotation that can be read, plain JSON is stored and passed as it is.
+Without a usable annotation, plain JSON is stored and passed unchanged.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .codecs import ANY, Codec, Misfit, at, codec_of
 
 
 class TypedArguments(Arguments):
-    """As the annotations of a handler say, which are its schema.
+    """The arguments of a handler whose annotations are their schema.
 
-    Annotations are looked up when first needed: they may name what is defined further down.
+    Annotations are looked up when first needed, since they may name types that are defined later.
     """
 
     def __init__(self, func: Callable[..., object]) -> None:
@@ -64,13 +64,13 @@ class TypedArguments(Arguments):
     @cached_property
     def defaults(self) -> dict[str, object]:
         """The default values, as they would be stored."""
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         for name, parameter in self.parameters.items():
             if parameter.default is not parameter.empty:
-                found[name] = parameter.default
+                values[name] = parameter.default
                 with suppress(PayloadError):
-                    found |= self.encode({name: parameter.default})
-        return found
+                    values |= self.encode({name: parameter.default})
+        return values
 
     @cached_property
     def schema(self) -> dict[str, Codec]:
@@ -78,7 +78,7 @@ class TypedArguments(Arguments):
         codecs: dict[str, Codec] = {}
         for name, parameter in self.parameters.items():
             codec = ANY
-            with suppress(Exception):  # It may name what is not there, or say what no type is.
+            with suppress(Exception):  # It may name nothing that exists, or no type.
                 hint = self._hint(parameter)
                 codec = codec_of(hint | None if parameter.default is None else hint)
             codecs["**" if parameter.kind is parameter.VAR_KEYWORD else name] = codec
@@ -87,14 +87,14 @@ class TypedArguments(Arguments):
     def _hint(self, parameter: inspect.Parameter) -> Any:
         if parameter.annotation is parameter.empty:
             return Any
-        one: Any = SimpleNamespace(__annotations__={"it": parameter.annotation})
-        return get_type_hints(one, self._globals)["it"]
+        holder: Any = SimpleNamespace(__annotations__={"it": parameter.annotation})
+        return get_type_hints(holder, self._globals)["it"]
 
 
 def codec_for(arguments: Arguments, name: str) -> Codec:
     """Return the codec of the argument *name*."""
-    found: Codec = arguments.schema.get(name) or arguments.schema.get("**", ANY)
-    return found
+    codec: Codec = arguments.schema.get(name) or arguments.schema.get("**", ANY)
+    return codec
 
 
 def _converted(
@@ -103,6 +103,6 @@ def _converted(
     try:
         return at(name, convert, value)
     except Misfit as misfit:
-        raise PayloadError(misfit.told(hidden)) from None
+        raise PayloadError(misfit.message(hidden)) from None
     except RecursionError:
         raise PayloadError(f"{name}: is nested over {MAX_DEPTH} levels deep. Flatten it.") from None

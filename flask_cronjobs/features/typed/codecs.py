@@ -1,4 +1,4 @@
-"""How values of annotated types become plain JSON, and come back. Pure.
+"""Convert values of annotated types to plain JSON and back. Pure.
 
 Each value is converted once, so that a conversion takes time linear in the size of the payload.
 """
@@ -30,9 +30,9 @@ _MOST_TRIES, _LEVELS = 100, 80
 class Misfit(Exception):
     """A value does not fit.
 
-    :ivar expected: what would fit.
+    :ivar expected: the description of a value that would fit.
     :ivar path: the keys that lead from the outermost value to this one.
-    :ivar details: what is wrong inside, each with the keys that lead there from this value.
+    :ivar details: the problems inside, each with the keys that lead there from this value.
     """
 
     def __init__(self, expected: str, value: object, *path: object) -> None:
@@ -41,24 +41,25 @@ class Misfit(Exception):
         self.details: Sequence[tuple[Iterable[object], str]] = ()
         self._value = value
 
-    def told(self, hidden: Sequence[str]) -> str:
+    def message(self, hidden: Sequence[str]) -> str:
         """Return the message. It never contains a value, which may have to be hidden.
 
         :param hidden: the names of values whose keys are not shown, either; see `redacted`.
         """
         inside = (
-            f"{shown_path((*self.path, *keys), hidden)}: {what}" for keys, what in self.details
+            f"{shown_path((*self.path, *keys), hidden)}: {problem}"
+            for keys, problem in self.details
         )
         expected = f"{self.expected} ({'; '.join(inside)})" if self.details else self.expected
         is_there = self._value is not _NOTHING
-        got = f"a value of type {type(self._value).__name__}" if is_there else "nothing"
-        return f"{shown_path(self.path, hidden)}: expected {expected}, got {got}."
+        actual = f"a value of type {type(self._value).__name__}" if is_there else "nothing"
+        return f"{shown_path(self.path, hidden)}: expected {expected}, got {actual}."
 
 
 class Codec(NamedTuple):
     """How the values of one type are stored.
 
-    :ivar expected: what fits, for people.
+    :ivar expected: describes the values that fit, for people.
     :ivar encode: returns the JSON of a value, or of its JSON; raises `Misfit`.
     :ivar decode: returns the value of its JSON; raises `Misfit`. None: the JSON is the value.
     :ivar exact: values of exactly this type need no check.
@@ -86,7 +87,7 @@ ANY = Codec("JSON", _itself)
 
 
 def at(key: object, convert: Callable[[Any], Any], value: object) -> Any:
-    """Return *value*, converted; itself if `payload_text` refuses it with better advice.
+    """Return *value* converted; unchanged if `payload_text` refuses it with better advice.
 
     :param key: the key of the value in its container.
     :raises Misfit: the value does not fit.
@@ -175,9 +176,13 @@ def _of_class(hint: Any) -> Codec:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = [field.name for field in dataclasses.fields(hint) if field.init]
         parameters = inspect.signature(hint).parameters
-        # Its own __init__, or an InitVar, takes more than an instance tells.
+        # A custom __init__, or an InitVar, takes more than the fields of an instance.
         if list(parameters) == fields:
-            optional = {each.name for each in parameters.values() if each.default is not each.empty}
+            optional = {
+                parameter.name
+                for parameter in parameters.values()
+                if parameter.default is not parameter.empty
+            }
             return _dataclass(hint, fields, optional)
     return _by_pydantic(hint)
 
@@ -224,31 +229,32 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
         hints = get_type_hints(kind)
         return {name: codec_of(hints[name]) for name in names}
 
-    def known() -> dict[str, Codec]:
+    def codecs_or_any() -> dict[str, Codec]:
         try:
             return codecs()
-        except NameError:  # An annotation names what does not exist, or not yet.
+        except NameError:  # An annotation names a type that does not exist, or not yet.
             return dict.fromkeys(names, ANY)
 
     def decode(value: Any) -> Any:
         if not issubclass(type(value), dict):
             raise Misfit(expected, value)
-        fields = known()
+        fields = codecs_or_any()
         for name in value.keys() - fields.keys():
             raise Misfit(f"one of the fields {', '.join(names)}", name, name)
         for name, codec in fields.items():
             if name not in value and name not in optional:
                 raise Misfit(codec.expected, _NOTHING, name)
-        given = {name: at(name, fields[name].read, each) for name, each in value.items()}
+        arguments = {name: at(name, fields[name].read, member) for name, member in value.items()}
         try:
-            return kind(**given)
+            return kind(**arguments)
         except Exception as error:
             raise Misfit(f"{expected} ({type(error).__name__})", value) from None
 
     def encode(value: Any) -> Any:
         whole = value if type(value) is kind else decode(value)
         return {
-            name: at(name, codec.encode, getattr(whole, name)) for name, codec in known().items()
+            name: at(name, codec.encode, getattr(whole, name))
+            for name, codec in codecs_or_any().items()
         }
 
     return Codec(expected, encode, decode)
@@ -282,9 +288,8 @@ def _by_pydantic(hint: Any) -> Codec:
     def encode(value: object) -> Any:
         whole = decode(value)
         plain = convert(dump, whole)
-        if not convert(
-            partial(eq, whole), decode(plain)
-        ):  # A secret, for instance, or a field of a subclass would be lost.
+        # A secret, for instance, or a field of a subclass would be lost.
+        if not convert(partial(eq, whole), decode(plain)):
             raise Misfit(f"{name}, and all of it in its JSON", value)
         return plain
 
@@ -312,8 +317,8 @@ def _refusing(name: str, expected: str) -> Codec:
 def _tries_too_often(schema: Any) -> bool:
     """Return whether unions in pydantic's *schema* have a value tried over `_MOST_TRIES` times.
 
-    Each member of a union is tried for each value. So it is in members that contain a union again,
-    at each level: two members that contain their own union are tried 2 to the power of the depth.
+    Each member of a union is tried for each value. If members contain unions again, this is so at
+    each level: two members that contain their own union are tried 2 to the power of the depth.
     """
     parts = _parts(schema, {})
     defined = {part["ref"]: part for part in parts if isinstance(part.get("ref"), str)}
@@ -322,8 +327,12 @@ def _tries_too_often(schema: Any) -> bool:
     for _ in range(_LEVELS):
         before, tries = tries, dict[int, int]()
         for key, (part, members) in inside.items():
-            each = [before[id(member)] for member in members]
-            tries[key] = sum(each) if part.get("type") == "union" else max([bool(each), *each])
+            member_tries = [before[id(member)] for member in members]
+            tries[key] = (
+                sum(member_tries)
+                if part.get("type") == "union"
+                else max([bool(member_tries), *member_tries])
+            )
         if tries == before or max(tries.values()) > _MOST_TRIES:
             break
     return max(tries.values()) > _MOST_TRIES
@@ -331,45 +340,45 @@ def _tries_too_often(schema: Any) -> bool:
 
 def _parts(schema: Any, defined: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return *schema*, and all that it contains."""
-    found, rest = dict[int, dict[str, Any]](), [schema]
-    while rest:
-        part = rest.pop()
-        if id(part) not in found:
-            found[id(part)] = part
-            rest += _members(part, defined)
-    return [*found.values()]
+    parts_by_id, remaining = dict[int, dict[str, Any]](), [schema]
+    while remaining:
+        part = remaining.pop()
+        if id(part) not in parts_by_id:
+            parts_by_id[id(part)] = part
+            remaining += _members(part, defined)
+    return [*parts_by_id.values()]
 
 
 def _members(part: dict[str, Any], defined: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the schemas directly inside *part*; for a reference, the schema that it names."""
-    found: list[dict[str, Any]] = []
+    members: list[dict[str, Any]] = []
     is_union = part.get("type") == "union"
-    rest: list[Any] = [part["choices"]] if is_union else [*part.values()]
+    remaining: list[Any] = [part["choices"]] if is_union else [*part.values()]
     if isinstance(name := part.get("schema_ref"), str):
-        rest.append(defined.get(name))
-    while rest:
-        each = rest.pop()
-        if isinstance(each, dict):
-            found.append(cast("dict[str, Any]", each))
-        elif isinstance(each, (list, tuple)):
-            rest += cast("Sequence[Any]", each)
-    return found
+        remaining.append(defined.get(name))
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, dict):
+            members.append(cast("dict[str, Any]", item))
+        elif isinstance(item, (list, tuple)):
+            remaining += cast("Sequence[Any]", item)
+    return members
 
 
 def _details(error: Any) -> list[tuple[Iterable[object], str]]:
-    """Return what is wrong, and where; of pydantic's errors, without the values they repeat."""
+    """Return the problems and their places; pydantic's errors without the values they repeat."""
     if not hasattr(error, "errors"):
         return [((), type(error).__name__)]
     details = error.errors(include_url=False, include_input=False)
-    return [(each["loc"], _said(each)) for each in details[:3]]
+    return [(detail["loc"], _said(detail)) for detail in details[:3]]
 
 
 def _said(detail: Any) -> str:
-    """Return the message of one of pydantic's errors, without what a validator or value says."""
+    """Return the message of one of pydantic's errors, without the words of a validator or value."""
     from pydantic_core.core_schema import ErrorType
 
-    known = detail["type"] in get_args(ErrorType)
-    if not known or detail["type"] in ("union_tag_invalid", "timezone_offset"):
+    is_known = detail["type"] in get_args(ErrorType)
+    if not is_known or detail["type"] in ("union_tag_invalid", "timezone_offset"):
         return str(detail["type"])
     inner = detail.get("ctx", {}).get("error", detail.get("ctx", {}).get("encoding_error", ""))
     return str(detail["msg"]).removesuffix(str(inner)).rstrip(" ,:")

@@ -1,4 +1,4 @@
-"""Arguments in a form: a field for each, and the text that was typed into it. Pure."""
+"""A form for arguments: a field for each argument, and the text that was typed into it. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ...types import JSON
 from .arguments import codec_for
 from .codecs import ANY, Codec, Misfit
 
-#: Number of choices from which on a form shows no list.
-_MANY = 50
+#: Most choices that a form shows as a list.
+_MAX_CHOICES = 50
 
 
 class Field(NamedTuple):
@@ -38,9 +38,9 @@ def fields(arguments: Arguments, payload: Mapping[str, JSON]) -> Iterator[Field]
             continue
         codec = codec_for(arguments, name)
         text = _written(codec, payload[name]) if name in payload else ""
-        choices = tuple(_written(codec, each) for each in codec.choices)
-        known = choices if len(choices) <= _MANY and text in ("", *choices) else ()
-        yield Field(name, codec.expected, parameter.default is parameter.empty, text, known)
+        choices = tuple(_written(codec, choice) for choice in codec.choices)
+        offered = choices if len(choices) <= _MAX_CHOICES and text in ("", *choices) else ()
+        yield Field(name, codec.expected, parameter.default is parameter.empty, text, offered)
 
 
 def read(arguments: Arguments, name: str, text: str, limit: int = 1 << 30) -> object:
@@ -73,7 +73,7 @@ def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
 
 
 def _written(codec: Codec, value: JSON) -> str:
-    """Return *value* as a text that `_read` reads: without quotes if it can be."""
+    """Return *value* as a text that `_read` reads, without quotes if possible."""
     plain = value if codec is not ANY and isinstance(value, str) else ""
     if plain.strip() and plain.isprintable() and _read(codec, plain, "") == value:
         return plain

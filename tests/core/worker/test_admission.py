@@ -20,7 +20,7 @@ from flask_cronjobs.core.worker.admission import (
     Wanted,
 )
 from flask_cronjobs.core.worker.held_runs import HeldRuns
-from flask_cronjobs.features.side_by_side.kinds import KIND_PERIOD, AsyncKinds
+from flask_cronjobs.features.side_by_side.kinds import KIND_SECONDS, AsyncKinds
 from flask_cronjobs.types import Claim, Outcome
 from tests.clock import Clock
 
@@ -128,7 +128,7 @@ def test_idle_worker_with_both_kinds_lets_the_first_run_decide(clock: Clock) -> 
     assert asked(admission, IDLE, busy=False) == Wanted(1, ("plain",))
     admission.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=0.001)])
     assert asked(admission, holding(a_claim("plain")), busy=False) == Wanted(50, ("plain",))
-    clock.now += KIND_PERIOD
+    clock.now += KIND_SECONDS
     assert asked(admission, holding(a_claim("plain")), busy=False) == NOTHING
     in_a_turn(admission, "waits")
     assert asked(admission, holding(a_claim("waits")), busy=False) == Wanted(9, ("waits",), True)
@@ -164,11 +164,11 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
     at_work = holding(a_claim("waits"))
     assert not looks(admission, None)
     for first in (None, ("waits", False)):
-        clock.now += KIND_PERIOD
+        clock.now += KIND_SECONDS
         assert looks(admission, first)
         assert not looks(admission, first)
         assert asked(admission, at_work, busy=False).limit > 0
-    clock.now += KIND_PERIOD
+    clock.now += KIND_SECONDS
     assert looks(admission, ("plain", False))
     assert asked(admission, at_work, busy=False) == NOTHING
     assert asked(admission, IDLE, busy=False) == Wanted(1)

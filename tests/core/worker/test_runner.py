@@ -232,7 +232,7 @@ def test_body_that_nobody_ran_is_a_failure(
     """A plain decorator returns the coroutine, so no line of it has run."""
     run = perform(handler, atomic=atomic)
     assert (run.status, run.error_type) == ("dead", "TypeError")
-    assert run.last_error.startswith(f"The handler returned {what}, of which no line was run.")
+    assert run.last_error.startswith(f"The handler returned {what}, so none of its lines ran.")
 
 
 def test_generator_that_a_handler_goes_through_or_makes_by_an_expression_is_no_failure(

@@ -157,8 +157,8 @@ def test_a_broker_that_hangs_does_not_hold_a_tick_up_beyond_its_budget(
         counts.append(len(claims))
         assert answers.wait(120)
 
-    monkeypatch.setattr(hand_over, "ANSWER_WITHIN", 0.1)
-    monkeypatch.setattr(hand_over, "SENT_AT_ONCE", 2)
+    monkeypatch.setattr(hand_over, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(hand_over, "MAX_SENT_RUNS", 2)
     monkeypatch.setattr(executor, "send", send)
     far.enqueue_many([{}] * 3)
     jobs.tick(budget=0.2)

@@ -149,7 +149,7 @@ class TestTrouble:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monitor.delay = 60.0
-        monkeypatch.setattr("flask_cronjobs.features.pings.pings.CLOSE_WITHIN", 0.2)
+        monkeypatch.setattr("flask_cronjobs.features.pings.pings.CLOSE_SECONDS", 0.2)
         run(lambda: None)
         ended = db.session.scalars(select(JobRun)).one()
         assert ended.finished_at is not None
@@ -167,7 +167,7 @@ class TestTrouble:
     ) -> None:
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("it", "it", schedule="@yearly", ping=monitor.url)
-        monkeypatch.setattr(ping_module, "WAITING_IN_LANE", 2)
+        monkeypatch.setattr(ping_module, "MAX_WAITING_PINGS", 2)
         monitor.delay = 0.2
         pings = Pings(state)
         for _ in range(6):
@@ -250,11 +250,11 @@ class TestPing:
         self, monitor: Monitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monitor.drips = True
-        monkeypatch.setattr(ping_module, "TIMEOUT", 0.2)
+        monkeypatch.setattr(ping_module, "TIMEOUT_SECONDS", 0.2)
         assert ping(monitor.url) is False
         wait_until(lambda: "cronjobs-ping" not in {thread.name for thread in threading.enumerate()})
         assert [record.getMessage() for record in caplog.records] == [
-            "The ping to 127.0.0.1 took longer than 0.2 s and was left"
+            "The ping to 127.0.0.1 took longer than 0.2 s and was abandoned"
         ]
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])

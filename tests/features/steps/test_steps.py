@@ -343,8 +343,8 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
 @pytest.mark.parametrize(
     ("misuse", "says"),
     [
-        (nested, "step('inner') is called while the step 'outer' is at work."),
-        (nested_in_chunk, "step('inner') is called while the step 'outer' is at work."),
+        (nested, "step('inner') is called while the step 'outer' is running."),
+        (nested_in_chunk, "step('inner') is called while the step 'outer' is running."),
         (twice, "The step 'same' is there twice in this attempt: "),
         (uncommitted, "step('totals') begins with uncommitted work in db.session: 1 INSERT"),
         (no_function, "step('totals'): the function is None."),

@@ -27,12 +27,12 @@ IN_ORDER: list[Any] = [[1, 2, 3], ["a", "B"], ["10", "9"], [[1, "b"], [2, "a"]],
 @pytest.mark.parametrize(
     ("chunks", "told"),
     [
-        ([[6, 5]], "5 behind 6"),
-        ([[1, 2], [2, 3]], "2 behind 2"),
-        ([[1, 2], [1, 3]], "1 behind 2"),
-        ([["0b", "0a"]], "'0a' behind '0b'"),
-        ([["Zoë", "Ann"], ["Zoë", "Ann 2"]], "'Zoë' behind 'Ann'"),
-        ([[[1, 7], [1, 6]]], "[1, 6] behind [1, 7]"),
+        ([[6, 5]], "5 after 6"),
+        ([[1, 2], [2, 3]], "2 after 2"),
+        ([[1, 2], [1, 3]], "1 after 2"),
+        ([["0b", "0a"]], "'0a' after '0b'"),
+        ([["Zoë", "Ann"], ["Zoë", "Ann 2"]], "'Zoë' after 'Ann'"),
+        ([[[1, 7], [1, 6]]], "[1, 6] after [1, 7]"),
         *(([chunk], None) for chunk in IN_ORDER),
     ],
 )
@@ -95,7 +95,7 @@ def test_texts_in_an_order_of_the_database_s_own_are_judged_by_the_function(
         assert (run.status, labels(db)) == ("succeeded", ["Dan Eve fay", "al bo Cy"])
     else:
         assert labels(db) == []
-        assert "the function returned 'al' behind 'Dan'" in str(run.last_error)
+        assert "the function returned 'al' after 'Dan'" in str(run.last_error)
 
 
 def test_an_order_that_nobody_knows_is_not_judged() -> None:
@@ -105,7 +105,7 @@ def test_an_order_that_nobody_knows_is_not_judged() -> None:
 
 def test_a_list_in_the_place_of_the_function_is_refused(jobs: CronJobs, perform: Perform) -> None:
     run = perform(lambda: list(jobs.each("invoices", [1, 2])))  # type: ignore[call-overload]
-    assert "each('invoices') was given [1, 2], which is no function." in str(run.last_error)
+    assert "each('invoices') was given [1, 2], which is not a function." in str(run.last_error)
 
 
 @both_kinds
