@@ -12,7 +12,7 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, KeyConflict, RetryLater, Snooze, StateConflict, TaskError
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.insights.run_actions import RETRY
-from flask_cronjobs.models import JobRun
+from flask_cronjobs.models import JobDefinition, JobRun
 from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -302,6 +302,13 @@ def test_schedules_then_and_runs_again_have_no_key(
     jobs.run_now("nightly")
     jobs.run_again(run.id)
     assert keys(db) == ["load:5:2026-01-01", None, None, None]
+
+
+@on_both
+def test_schedule_needs_no_payload_that_fills_the_key(jobs: CronJobs, db: SQLAlchemy) -> None:
+    jobs.task(name="it", unique="{item[id]}", schedule="@yearly")(lambda item=None: None)
+    jobs.tick()
+    assert db.session.scalars(select(JobDefinition.name)).all() == ["it"]
 
 
 def test_replace_gives_the_waiting_run_the_new_payload(jobs: CronJobs, db: SQLAlchemy) -> None:
