@@ -16,7 +16,7 @@ def line_chart(title: str, x: Sequence[str], below: str, lines: Mapping[str, lis
     :param below: what *x* is.
     """
     top = max(max(values) for values in lines.values()) * 1.1
-    step = next(each for each in (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100) if top / each <= 8)
+    step = next(size for size in (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100) if top / size <= 8)
 
     def at(place: int, value: float) -> tuple[float, float]:
         across = LEFT + (WIDTH - LEFT - RIGHT) * place / max(len(x) - 1, 1)
@@ -33,7 +33,7 @@ def line_chart(title: str, x: Sequence[str], below: str, lines: Mapping[str, lis
     parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, below, "middle"))
     ends = _apart([at(len(x) - 1, values[-1])[1] for values in lines.values()])
     for (name, values), color, end in zip(lines.items(), COLORS, ends, strict=False):
-        points = " ".join("{:.1f},{:.1f}".format(*at(*each)) for each in enumerate(values))
+        points = " ".join("{:.1f},{:.1f}".format(*at(*point)) for point in enumerate(values))
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
         parts.append(_text(WIDTH - RIGHT + 8, end + 4, name, "start", color))
     return _svg(title, parts)

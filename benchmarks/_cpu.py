@@ -28,7 +28,7 @@ class Clock:
         if self._server is None:
             return time.process_time()
         time.sleep(0.2)
-        ticks = sum(int(each) for each in _stat(self._server)[11:15])
+        ticks = sum(int(field) for field in _stat(self._server)[11:15])
         return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 

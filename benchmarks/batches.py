@@ -107,9 +107,9 @@ class _App:
             self.db.session.commit()
             self._vacuum()
             began = self._cpu()
-            done = self.jobs.tick(budget=600)
+            report = self.jobs.tick(budget=600)
             seconds = self._cpu() - began
-        assert done.succeeded == runs + batched, done
+        assert report.succeeded == runs + batched, report
         return runs / seconds
 
     def count_large(self, name: str, runs: int) -> None:
@@ -127,10 +127,10 @@ class _App:
                 times = []
                 for _ in range(5):
                     began = time.perf_counter()
-                    found = find_batch(state_of(), batch.key)
+                    opened = find_batch(state_of(), batch.key)
                     times.append(time.perf_counter() - began)
-                    assert found is not None
-                    assert found.counts.total == runs
+                    assert opened is not None
+                    assert opened.counts.total == runs
                 median = statistics.median(times) * 1000
                 print(f"{name}: figures of {runs:,} runs {state}: {median:.0f} ms")
 

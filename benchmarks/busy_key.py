@@ -74,7 +74,7 @@ def measure(name: str, url: str, rounds: int) -> bool:
         insert_ordered(books)
         insert(books, rounds * CLAIMED, "NULL")
         ordered = median(books, rounds)
-        looked = median_of_openings(books, rounds)
+        opening = median_of_openings(books, rounds)
     engine.dispose()
     print(
         f"{name}: claim of {CLAIMED} takes {alone * 1000:.2f} ms alone, {beside * 1000:.2f} ms "
@@ -83,7 +83,7 @@ def measure(name: str, url: str, rounds: int) -> bool:
     )
     print(
         f"{name}: {ordered * 1000:.2f} ms beside {KEYS:,} keys in strict order with {BEHIND} "
-        f"waiting each: ratio {ordered / alone:.2f}; to give a turn takes {looked * 1000:.2f} ms"
+        f"waiting each: ratio {ordered / alone:.2f}; to give a turn takes {opening * 1000:.2f} ms"
     )
     return all(each <= alone * RATIO or each - alone <= SLACK for each in (beside, ordered))
 

@@ -139,13 +139,13 @@ def _plain(app: _App, url: str, runs: int) -> float:
     app.fill(runs)
     plain_url = make_url(url).set(drivername="postgresql").render_as_string(False)
     with psycopg.connect(plain_url, autocommit=True) as connection, connection.cursor() as cursor:
-        last, done = 0, 0
+        last, finished = 0, 0
         began = time.perf_counter()
         while row := cursor.execute(ONE_AT_A_TIME, {"last": last, "token": "t"}).fetchone():
             last = row[0]
-            done += 1
+            finished += 1
         seconds = time.perf_counter() - began
-    assert done == runs, done
+    assert finished == runs, finished
     return runs / seconds
 
 

@@ -92,11 +92,11 @@ def measure(database: str, ways: Mapping[str, Callable[[], int]], rounds: int) -
             began = time.perf_counter()
             number = way()
             speeds[name].append(number / (time.perf_counter() - began))
-    for name, each in speeds.items():
-        if each:
-            spread = (max(each) - min(each)) / statistics.median(each)
-            print(f"  {statistics.median(each):9,.0f}  {name} (spread {spread:.0%})")
-    return [each for each in (_ratio(speeds, *pair) for pair in BOUNDS) if each]
+    for name, speed in speeds.items():
+        if speed:
+            spread = (max(speed) - min(speed)) / statistics.median(speed)
+            print(f"  {statistics.median(speed):9,.0f}  {name} (spread {spread:.0%})")
+    return [fault for fault in (_ratio(speeds, *pair) for pair in BOUNDS) if fault]
 
 
 def _ratio(speeds: Mapping[str, list[float]], ours: str, other: str) -> str | None:
@@ -106,9 +106,9 @@ def _ratio(speeds: Mapping[str, list[float]], ours: str, other: str) -> str | No
     pairs = zip(speeds[ours], speeds[other], strict=True)
     ratio = statistics.median(first / second for first, second in pairs)
     bound = BOUNDS[ours, other]
-    said = f"{ours} / {other}: {ratio:.2f} (bound {bound})"
-    print(f"  {said}")
-    return said if ratio < bound else None
+    line = f"{ours} / {other}: {ratio:.2f} (bound {bound})"
+    print(f"  {line}")
+    return line if ratio < bound else None
 
 
 def _on_postgresql(url: str) -> dict[str, Callable[[], int]]:

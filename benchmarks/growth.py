@@ -135,8 +135,8 @@ def main() -> None:
     good = True
     with postgres.running_server() as server:
         _restart(server, "autovacuum_naptime = 1s")
-        with _database(server) as found:
-            version = found.sql("SHOW server_version")
+        with _database(server) as database:
+            version = database.sql("SHOW server_version")
         print(f"PostgreSQL {version}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
         if options.only in (None, "run"):
             cost_of_a_run(server, 1_000 if options.short else 10_000)
@@ -174,27 +174,27 @@ def _restart(server: postgres.Server, setting: str) -> None:
 @contextmanager
 def _database(server: postgres.Server) -> Iterator[Database]:
     url = server.create_database()
-    found = Database(url)
+    database = Database(url)
     try:
-        yield found
+        yield database
     finally:
-        found.close()
+        database.close()
         server.drop_database(url)
 
 
 def cost_of_a_run(server: postgres.Server, runs: int) -> None:
     """Print the bytes of WAL of each step, and the bytes on disk of a finished run."""
     for batch, number in ((100, runs), (1, runs // 10)):
-        with _database(server) as found:
-            fill(found, 10 * runs)
-            life(found, number, batch)  # So that few pages are logged in full by the next.
-            found.sql("VACUUM job_runs")
-            wal = life(found, number, batch)
+        with _database(server) as database:
+            fill(database, 10 * runs)
+            life(database, number, batch)  # So that few pages are logged in full by the next.
+            database.sql("VACUUM job_runs")
+            wal = life(database, number, batch)
         steps = ", ".join(f"{name} {used:.0f}" for name, used in wal.items())
         print(f"WAL a run, {batch:3} at once: {steps}; together {sum(wal.values()):.0f} bytes")
-    with _database(server) as found:
-        fill(found, 10 * runs)
-        sizes = {row.relname: row.bytes / (10 * runs) for row in found.look.execute(text(SIZE))}
+    with _database(server) as database:
+        fill(database, 10 * runs)
+        sizes = {row.relname: row.bytes / (10 * runs) for row in database.look.execute(text(SIZE))}
         table = sizes.pop("job_runs")
         indexes = ", ".join(f"{name} {size:.0f}" for name, size in sizes.items() if size >= 1)
         total = table + sum(sizes.values())
@@ -203,15 +203,15 @@ def cost_of_a_run(server: postgres.Server, runs: int) -> None:
 
 def life(found: Database, runs: int, batch: int) -> dict[str, float]:
     """Let *runs* runs go through all steps; return the bytes of WAL a run, by step."""
-    held: list[list[Outcome]] = []
+    batches: list[list[Outcome]] = []
 
     def claim() -> None:
-        held.append(found.record_and_claim([], batch))
+        batches.append(found.record_and_claim([], batch))
 
     steps: dict[str, tuple[int, Callable[[], object]]] = {
         "enqueue": (runs // batch, lambda: found.enqueue(batch)),
         "claim": (runs // batch, claim),
-        "outcome": (runs // batch, lambda: found.record_and_claim(held.pop(), 0)),
+        "outcome": (runs // batch, lambda: found.record_and_claim(batches.pop(), 0)),
         "prune": (max(runs // DELETED_AT_ONCE, 1), found.prune),
     }
     wal: dict[str, float] = {}
@@ -226,21 +226,21 @@ def life(found: Database, runs: int, batch: int) -> dict[str, float]:
 
 def vacuum(server: postgres.Server, name: str, ours: bool, history: int, runs: int) -> None:
     """Let *runs* runs come, end and go beside *history* others; print what a claim has to read."""
-    with _database(server) as found:
+    with _database(server) as database:
         if not ours:
-            found.sql(f"ALTER TABLE job_runs RESET ({', '.join(VACUUM_OFTEN)})")
-        fill(found, history)
-        before = found.sql("SELECT pg_relation_size('job_runs')")
+            database.sql(f"ALTER TABLE job_runs RESET ({', '.join(VACUUM_OFTEN)})")
+        fill(database, history)
+        before = database.sql("SELECT pg_relation_size('job_runs')")
         pages: list[int] = []
         for _ in range(runs // 1000):
-            found.enqueue(1000)
+            database.enqueue(1000)
             outcomes: list[Outcome] = []
             for _ in range(10):
-                outcomes = found.record_and_claim(outcomes, 100)
-            pages.append(pages_to_the_front(found.look))
-            found.record_and_claim(outcomes, 0)
-            found.prune()
-        after = found.sql("SELECT pg_relation_size('job_runs')")
+                outcomes = database.record_and_claim(outcomes, 100)
+            pages.append(pages_to_the_front(database.look))
+            database.record_and_claim(outcomes, 0)
+            database.prune()
+        after = database.sql("SELECT pg_relation_size('job_runs')")
     print(
         f"vacuum by {name}, beside {history:,} finished runs: a claim reads "
         f"{statistics.median(pages):.0f} pages (at most {max(pages)}) before the first run that "
@@ -260,23 +260,23 @@ def growth(server: postgres.Server, sizes: list[int], rounds: int, plot: Path | 
     """Print the cost of each operation by the finished runs; return whether all stay flat."""
     milliseconds: dict[str, list[float]] = {}
     blocks: dict[str, list[float]] = {}
-    with _database(server) as found, found.app.app_context():
+    with _database(server) as database, database.app.app_context():
         for size in sizes:
-            found.clear()
-            fill(found, size - found.sql("SELECT count(*) FROM job_runs"))
+            database.clear()
+            fill(database, size - database.sql("SELECT count(*) FROM job_runs"))
             print(f"{size:,} finished runs:", end="", flush=True)
-            for name, operation in operations(found).items():
-                taken, read = cost(found, operation, rounds)
-                milliseconds.setdefault(name, []).append(taken)
-                blocks.setdefault(name, []).append(read)
-                print(f"   {name} {taken:.2f} ms, {read:.0f} blocks", end="", flush=True)
+            for name, operation in operations(database).items():
+                elapsed, read_blocks = cost(database, operation, rounds)
+                milliseconds.setdefault(name, []).append(elapsed)
+                blocks.setdefault(name, []).append(read_blocks)
+                print(f"   {name} {elapsed:.2f} ms, {read_blocks:.0f} blocks", end="", flush=True)
             print()
     for name, values in milliseconds.items():
-        ratio, read = values[-1] / values[0], blocks[name][-1] / blocks[name][0]
+        ratio, read_blocks = values[-1] / values[0], blocks[name][-1] / blocks[name][0]
         print(f"{name}: with {sizes[-1] // sizes[0]:,} times the rows {ratio:.2f} times the time, "
-              f"{read:.2f} times the blocks")  # fmt: skip
+              f"{read_blocks:.2f} times the blocks")  # fmt: skip
     if plot is not None:
-        lines = {name: [each / values[0] for each in values] for name, values in blocks.items()}
+        lines = {name: [value / values[0] for value in values] for name, values in blocks.items()}
         title = f"Blocks read, compared to {sizes[0]:,} finished runs"
         labels = [f"{size:,}" for size in sizes]
         plot.write_text(line_chart(title, labels, "finished runs in the table", lines))
@@ -313,12 +313,12 @@ def cost(found: Database, operation: Callable[[], object], rounds: int) -> tuple
     if operation.__name__ == "prune":
         rounds = min(rounds, 5)
     operation()
-    before, taken = _blocks(found), list[float]()
+    before, times = _blocks(found), list[float]()
     for _ in range(rounds):
         started = time.perf_counter()
         operation()
-        taken.append((time.perf_counter() - started) * 1000)
-    return statistics.median(taken), (_blocks(found) - before) / rounds
+        times.append((time.perf_counter() - started) * 1000)
+    return statistics.median(times), (_blocks(found) - before) / rounds
 
 
 def _blocks(found: Database) -> int:

@@ -99,7 +99,7 @@ def _measure(runs: int, rounds: int, concurrency: int) -> float:
         finally:
             worker.terminate()
             worker.wait()
-    plain, ours = (statistics.median(each) for each in zip(*rates, strict=True))
+    plain, ours = (statistics.median(speeds) for speeds in zip(*rates, strict=True))
     ratio = statistics.median(ours / plain for plain, ours in rates)
     print(f"plain Celery, Redis results  {plain:7.0f} a second")
     print(f"handed to Celery             {ours:7.0f} a second, {ratio:.2f} of it")
@@ -118,12 +118,12 @@ def _ours(app: object, runs: int) -> float:
     from flask_cronjobs.models import JobRun
 
     db = app.db  # type: ignore[attr-defined]
-    left = select(func.count()).where(JobRun.finished_at.is_(None))
+    unfinished = select(func.count()).where(JobRun.finished_at.is_(None))
     app.ours.enqueue_many([{}] * runs)  # type: ignore[attr-defined]
     db.session.commit()
     started = time.perf_counter()
     app.jobs.tick()  # type: ignore[attr-defined]
-    while db.session.scalar(left):
+    while db.session.scalar(unfinished):
         db.session.rollback()
         time.sleep(0.01)
     db.session.rollback()

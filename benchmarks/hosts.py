@@ -47,9 +47,9 @@ from tests import postgres
 TWO = 1.3
 #: How much 16 workers may lose against 4, as a ratio.
 SIXTEEN = 0.95
-#: Held by the parent until all workers are ready.
+#: The parent holds this until all workers are ready.
 BARRIER = 7_213
-#: How often the server's processes are looked at, in seconds.
+#: How often the server's processes are read, in seconds.
 LOOK_EVERY = 0.02
 BRIDGE, NETWORK = "cronjobs0", "198.18.77"
 TASKS = {"no-op": "noop", "20 ms": "nap"}
@@ -102,7 +102,7 @@ FROM job_runs WHERE status = 'succeeded' AND attempts = 1
 
 @dataclass
 class Reading:
-    """What one number of workers did, over all rounds."""
+    """The measurements of one number of workers, over all rounds."""
 
     rates: list[float] = field(default_factory=list["float"])
     statements: list[float] = field(default_factory=list["float"])
@@ -113,7 +113,7 @@ class Reading:
 
     @property
     def rate(self) -> float:
-        """The median of runs a second."""
+        """Return the median of runs a second."""
         return statistics.median(self.rates)
 
     def __str__(self) -> str:
@@ -227,8 +227,8 @@ def _drain(url: str, hosts: Hosts, number: int, runs: int, reading: Reading) -> 
         with _looking(url, reading):
             barrier.execute("SELECT pg_advisory_unlock(%s)", [BARRIER])
             results = [json.loads(worker.communicate()[0]) for worker in workers]
-        ((done, seconds),) = barrier.execute(SPAN).fetchall()
-    assert done == sum(result[0] for result in results) == runs, (done, results)
+        ((ended, seconds),) = barrier.execute(SPAN).fetchall()
+    assert ended == sum(result[0] for result in results) == runs, (ended, results)
     reading.rates.append(runs / float(seconds))
     reading.statements.append(sum(result[1] for result in results) / runs)
     reading.client_cpu.append(sum(result[2] for result in results) / runs)
@@ -240,7 +240,7 @@ def _cpu_of(server: postgres.Server) -> float:
         return 0.0
     try:
         fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # Not Linux.
+    except OSError:  # This system is not Linux.
         return 0.0
     return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
@@ -253,7 +253,7 @@ def _wait_for(barrier: psycopg.Connection, number: int) -> None:
 
 @contextmanager
 def _looking(url: str, reading: Reading) -> Generator[None]:
-    """Look at what the server's processes wait for, in a thread."""
+    """Read in a thread what the server's processes wait for."""
     ended = threading.Event()
 
     def look() -> None:
@@ -301,7 +301,7 @@ class Hosts:
 
 
 class Namespaces(Hosts):
-    """Network namespaces, one a host."""
+    """Network namespaces, one per host."""
 
     kind = "each worker in a network namespace"
 
@@ -361,9 +361,9 @@ def _listen_on_bridge(server: postgres.LocalServer) -> None:
 def _may_make_namespaces() -> bool:
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "hostname"))):
         return False
-    made = _ip("netns", "add", _name(255), check=False)
+    result = _ip("netns", "add", _name(255), check=False)
     _ip("netns", "del", _name(255), check=False)
-    return made.returncode == 0
+    return result.returncode == 0
 
 
 def _ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[bytes]:

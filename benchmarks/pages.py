@@ -50,7 +50,7 @@ from tests import postgres
 
 MILLISECONDS = 150.0
 STATEMENTS = 30
-#: Of the overview.
+#: Limits of the overview.
 BYTES, CPU_MILLISECONDS = 80_000, 60.0
 SEARCHES = {
     "runs: with a text that is nowhere": RunFilter(search="nothing like it"),
@@ -88,14 +88,14 @@ class Reading:
 
     @property
     def is_large(self) -> bool:
-        """Whether it has too many bytes or statements, on whatever machine."""
+        """Return whether it has too many bytes or statements, on any machine."""
         if self.statements > STATEMENTS:
             return True
         return self.name == "GET /jobs/" and self.bytes > BYTES
 
     @property
     def is_slow(self) -> bool:
-        """Whether it takes too much CPU time."""
+        """Return whether it takes too much CPU time."""
         if self.name == "GET /jobs/" and statistics.median(self.cpu) >= CPU_MILLISECONDS:
             return True
         return statistics.median(map(sum, zip(self.cpu, self.server, strict=True))) >= MILLISECONDS
@@ -123,7 +123,7 @@ def main() -> int:
     if options.only != "sqlite":
         with postgres.running_server() as server:
             readings += measure(server.create_database(), size, options.rounds)
-    return int(any(each.is_large or (each.is_slow and not options.short) for each in readings))
+    return int(any(page.is_large or (page.is_slow and not options.short) for page in readings))
 
 
 def measure(url: str, size: Size, rounds: int) -> list[Reading]:
@@ -137,7 +137,7 @@ def measure(url: str, size: Size, rounds: int) -> list[Reading]:
         seconds = time.perf_counter() - started
         print(f"\n{state.engine.dialect.name}: {size}, filled in {seconds:.0f} s")
         print(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-        readings, sent = take_readings(app, state, rounds)
+        readings, statements = take_readings(app, state, rounds)
         for reading in readings:
             mark = "TOO LARGE" if reading.is_large else "SLOW" if reading.is_slow else "ok"
             cpu, server = statistics.median(reading.cpu), statistics.median(reading.server)
@@ -147,9 +147,9 @@ def measure(url: str, size: Size, rounds: int) -> list[Reading]:
                 f"{reading.statements:4} stmts{size_of_page:6.1f} kB  {mark}"
             )
         print("\nThe statements of the overview:")
-        for one in overview_statements(state):
-            print(f"{one.milliseconds:9.1f} ms  {' '.join(one.sql.split())[:100]}")
-        explain(state.engine, max(sent, key=lambda one: one.milliseconds))
+        for statement in overview_statements(state):
+            print(f"{statement.milliseconds:9.1f} ms  {' '.join(statement.sql.split())[:100]}")
+        explain(state.engine, max(statements, key=lambda statement: statement.milliseconds))
         state.engine.dispose()
     return readings
 
@@ -184,26 +184,26 @@ def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
         "runs: skipped of a definition": RunFilter(definition="task_3", status="skipped"),
         "runs: older than a week": RunFilter(older_than=7 * 86400.0),
     }
-    found: dict[str, Callable[[], object]] = {
+    reads: dict[str, Callable[[], object]] = {
         name: lambda which=which: list_runs(  # type: ignore[misc]
             state, which, order=sorting_of(which.status, which.overdue)
         )
         for name, which in filters.items()
     }
     middle = list_runs(state).rows[-1].id // 2
-    found["runs: a page in the middle"] = lambda: list_runs(state, before=middle)
-    found["run"] = lambda: find_run(state, middle)
-    found["verdict (health)"] = lambda: read_verdict(state)
-    found["effects"] = lambda: list_effects(state)
-    found["effects: open"] = lambda: list_effects(state, open_only=True)
-    found["ticks"] = lambda: list_ticks(state)
-    found["overview"] = lambda: read_overview(state)
-    found["definitions by need"] = lambda: list_definitions(state)
-    found["definitions by next slot"] = lambda: list_definitions(state, "next")
-    found["definitions: the last page"] = lambda: list_definitions(state, page=10_000)
+    reads["runs: a page in the middle"] = lambda: list_runs(state, before=middle)
+    reads["run"] = lambda: find_run(state, middle)
+    reads["verdict (health)"] = lambda: read_verdict(state)
+    reads["effects"] = lambda: list_effects(state)
+    reads["effects: open"] = lambda: list_effects(state, open_only=True)
+    reads["ticks"] = lambda: list_ticks(state)
+    reads["overview"] = lambda: read_overview(state)
+    reads["definitions by need"] = lambda: list_definitions(state)
+    reads["definitions by next slot"] = lambda: list_definitions(state, "next")
+    reads["definitions: the last page"] = lambda: list_definitions(state, page=10_000)
     for path in web_paths(app, middle):
-        found[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]
-    return found
+        reads[f"GET {path}"] = lambda path=path: _get(app, path)  # type: ignore[misc]
+    return reads
 
 
 def web_paths(app: Flask, run_id: int) -> list[str]:
@@ -220,12 +220,14 @@ def web_paths(app: Flask, run_id: int) -> list[str]:
         f"{prefix}/batch": "?key=weekly",
         f"{prefix}/runs/bulk": "?do=cancel&status=queued",
     }
-    found = [path.replace("<int:run_id>", str(run_id)) + queries.get(path, "") for path in ours]
+    addresses = [path.replace("<int:run_id>", str(run_id)) + queries.get(path, "") for path in ours]
     if f"{prefix}/runs" in ours:
-        found += [f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")]
-        found += [f"{prefix}/runs?status=queued&task=task_3", f"{prefix}/runs?overdue=1"]
-        found += [f"{prefix}/runs?q=nothing", f"{prefix}/?sort=next"]
-    return [path for path in found if "<" not in path]
+        addresses += [
+            f"{prefix}/runs?status={status}" for status in ("queued", "succeeded", "skipped")
+        ]
+        addresses += [f"{prefix}/runs?status=queued&task=task_3", f"{prefix}/runs?overdue=1"]
+        addresses += [f"{prefix}/runs?q=nothing", f"{prefix}/?sort=next"]
+    return [path for path in addresses if "<" not in path]
 
 
 def _get(app: Flask, path: str) -> int:
@@ -244,15 +246,15 @@ def take_readings(app: Flask, state: State, rounds: int) -> tuple[list[Reading],
         call()
         reading = Reading(name)
         for _ in range(rounds):
-            with recording(state.engine) as sent:
+            with recording(state.engine) as statements:
                 busy, started, cpu = server(), time.perf_counter(), time.process_time()
-                found = call()
+                answer = call()
                 reading.cpu.append((time.process_time() - cpu) * 1000)
                 reading.milliseconds.append((time.perf_counter() - started) * 1000)
                 reading.server.append((server() - busy) * 1000)
-            reading.statements = len(sent)
-            reading.bytes = found if isinstance(found, int) else 0
-            everything += sent
+            reading.statements = len(statements)
+            reading.bytes = answer if isinstance(answer, int) else 0
+            everything += statements
         readings.append(reading)
     return readings, everything
 
@@ -269,27 +271,27 @@ def _backends(engine: Engine) -> Callable[[], float]:
 
 def overview_statements(state: State) -> list[Sent]:
     """Return the statements of one overview."""
-    with recording(state.engine) as sent:
+    with recording(state.engine) as statements:
         read_overview(state)
-    return sent
+    return statements
 
 
 @contextmanager
 def recording(engine: Engine) -> Iterator[list[Sent]]:
     """Collect the statements that are sent inside the block."""
-    sent: list[Sent] = []
-    begun: list[float] = []
+    statements: list[Sent] = []
+    starts: list[float] = []
 
     def before(*_: Any) -> None:
-        begun.append(time.perf_counter())
+        starts.append(time.perf_counter())
 
     def after(_: Any, __: Any, sql: str, parameters: Any, *___: Any) -> None:
-        sent.append(Sent(sql, parameters, (time.perf_counter() - begun.pop()) * 1000))
+        statements.append(Sent(sql, parameters, (time.perf_counter() - starts.pop()) * 1000))
 
     event.listen(engine, "before_cursor_execute", before)
     event.listen(engine, "after_cursor_execute", after)
     try:
-        yield sent
+        yield statements
     finally:
         event.remove(engine, "before_cursor_execute", before)
         event.remove(engine, "after_cursor_execute", after)
@@ -323,7 +325,7 @@ def fill(engine: Engine, size: Size) -> None:
         connection.execute(text(_MEMBERS))
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         if engine.dialect.name == "postgresql":
-            # As autovacuum would do.
+            # Autovacuum would do this.
             connection.execute(text("VACUUM (ANALYZE)"))
 
 
@@ -401,8 +403,8 @@ FROM NUMBERS
 
 def _postgresql(template: str) -> str:
     ago = "now() - make_interval(secs => CAST(({}) AS double precision))"
-    made = _replace_ago(template, ago).replace("NUMBERS", "generate_series(1, :n) AS numbers(i)")
-    return made.replace("'{", "jsonb '{")
+    sql = _replace_ago(template, ago).replace("NUMBERS", "generate_series(1, :n) AS numbers(i)")
+    return sql.replace("'{", "jsonb '{")
 
 
 def _sqlite(template: str) -> str:

@@ -35,16 +35,16 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
 from tests import postgres
 
-#: For how many seconds of a minute pruning may take the runs of that minute.
+#: How many seconds of a minute pruning may take for the runs of that minute.
 BOUND = 10.0
 MINUTE = 60_000
 DAY = 86400
-#: How long ago what is old ended: past its retention by ten minutes.
+#: How long ago old rows ended: ten minutes past their retention.
 OLD = 14 * DAY + 600
 OLD_DEAD = 90 * DAY + 600
 CHUNK = 200_000
 
-#: Of thirty members one after the other, which of eight batches each is in: of 1 to 15 runs.
+#: Which of eight batches, of 1 to 15 runs, each of thirty consecutive members is in.
 BATCH_OF = """
     CASE WHEN {m} % 30 < 3 THEN {m} % 30 WHEN {m} % 30 < 5 THEN 3 WHEN {m} % 30 < 7 THEN 4
          WHEN {m} % 30 < 10 THEN 5 WHEN {m} % 30 < 15 THEN 6 ELSE 7 END + ({m} / 30) * 8
@@ -63,7 +63,7 @@ INSERT INTO job_batches (id, key, opened_at, closed_at, finished_at, total, succ
 SELECT :batches + i - 1, 'batch ' || (:batches + i), {done}, {done}, {done}, 1, 1, 0, 0, 0
 FROM {numbers}
 """
-#: What belongs to the old runs.
+#: The tables of rows that belong to the old runs.
 BELONGINGS = (
     """
     INSERT INTO job_effects (key, run_id, state, done_at)
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["postgresql", "sqlite"], help="this database alone")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is measured")
     options = parser.parse_args()
-    runs, rounds, sizes = MINUTE, options.rounds, [int(each) for each in options.rows.split(",")]
+    runs, rounds, sizes = MINUTE, options.rounds, [int(size) for size in options.rows.split(",")]
     if options.short:
         runs, rounds, sizes = MINUTE // 10, 1, [20_000]
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {runs:,} runs a round")
@@ -130,7 +130,7 @@ class _Store:
         )
 
     def keep(self, size: int) -> None:
-        """Let there be *size* finished runs that are not old."""
+        """Make *size* finished runs that are not old."""
         while self.kept < size:
             number = min(CHUNK, size - self.kept)
             self._fill(number, "0 - i", "0 - i")
@@ -141,7 +141,7 @@ class _Store:
                 raw.execute(text("VACUUM ANALYZE"))
 
     def round(self, name: str, runs: int) -> float:
-        """Let *runs* be old, prune them in one tick, and return how many seconds it took."""
+        """Make *runs* old, prune them in one tick, and return how many seconds it took."""
         before = self._counts()
         self._fill(runs, f"0 - {OLD}", f"0 - {OLD_DEAD}")
         self._add_belongings()
@@ -175,8 +175,8 @@ class _Store:
         """
         d, batches = dialect_of(self.engine), runs // 300 * 8 + 8
         for sql, number in ((RUNS, runs), (BATCHES, batches)):
-            given = {"done": d.later(done), "dead": d.later(dead), "m": "((i - 1) / 10)"}
-            self._run(sql.format(numbers=self._numbers(number), **given), batches=self.batches)
+            values = {"done": d.later(done), "dead": d.later(dead), "m": "((i - 1) / 10)"}
+            self._run(sql.format(numbers=self._numbers(number), **values), batches=self.batches)
         self.batches += batches
 
     def _add_belongings(self) -> None:
@@ -207,7 +207,7 @@ class _Store:
 
 @contextmanager
 def _renewing(engine: Engine) -> Generator[list[float]]:
-    """Renew the lease of the run that is at work every 20 ms; note how long each takes."""
+    """Renew the lease of the running run every 20 ms; note how long each renewal takes."""
     waits: list[float] = []
     over = threading.Event()
 

@@ -94,8 +94,8 @@ def main() -> None:
     with postgres.running_server() as server, tempfile.TemporaryDirectory() as folder:
         urls = [(server.create_database(), server.create_database())]
         urls += [(f"sqlite:///{Path(folder) / 'a'}", f"sqlite:///{Path(folder) / 'b'}")]
-        found = [_measure(each, options.runs, ticks) for each in urls]
-    ratio, blocks = (max(each) for each in zip(*found, strict=True))
+        results = [_measure(url, options.runs, ticks) for url in urls]
+    ratio, blocks = (max(column) for column in zip(*results, strict=True))
     if ratio > LIMIT or blocks > BLOCKS:
         sys.exit(
             f"An idle tick takes {ratio:.2f} times the CPU time, and {blocks:.0f} blocks more; the "
@@ -116,14 +116,14 @@ def _measure(urls: tuple[str, str], runs: int, ticks: int) -> tuple[float, float
     for side in sides:
         side.close()
     ratio, cpu, cpu_of_none, *_ = min(rounds)
-    read, read_of_none = (min(each[place] for each in rounds) for place in (3, 4))
+    blocks_read, read_of_none = (min(row[place] for row in rounds) for place in (3, 4))
     print(
         f"{urls[0].partition(':')[0]:<22} {cpu:.2f} ms of CPU with {runs:,} runs that wait, "
-        f"{cpu_of_none:.2f} ms with none: {ratio:.2f} times   {read:.0f} blocks, "
+        f"{cpu_of_none:.2f} ms with none: {ratio:.2f} times   {blocks_read:.0f} blocks, "
         f"{read_of_none:.0f} with none",
         flush=True,
     )
-    return ratio, read - read_of_none
+    return ratio, blocks_read - read_of_none
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks import argument_parser
 from tests import postgres
 
-#: What the tick may cost, relative to ``flask routes`` without the extension.
+#: The limit of a tick, relative to ``flask routes`` without the extension.
 BOUND = 1.15
 #: How many milliseconds of CPU time importing and initializing the extension may take.
 BOUND_MS = 25.0
@@ -42,7 +42,7 @@ jobs = CronJobs(app)
 @jobs.task(schedule="0 7 1 1 *")
 def yearly(): pass
 """
-#: What Flask, Flask-SQLAlchemy and the driver import does not count.
+#: The imports of Flask, Flask-SQLAlchemy and the driver do not count.
 TIMED = f"""
 import time
 import flask.cli, sqlalchemy.orm
@@ -56,7 +56,7 @@ print((time.process_time() - before) * 1000)
 
 @dataclass
 class Figures:
-    """What the rounds on one database measured: CPU seconds, and milliseconds for *start*."""
+    """The figures of the rounds on one database: CPU seconds, and milliseconds for *start*."""
 
     plain: list[float] = field(default_factory=list[float])
     routes: list[float] = field(default_factory=list[float])
@@ -65,12 +65,12 @@ class Figures:
 
     @property
     def ratio(self) -> float:
-        """What the tick costs, relative to the plain app."""
+        """Return the cost of a tick, relative to the plain app."""
         return statistics.median(t / p for t, p in zip(self.tick, self.plain, strict=True))
 
     @property
     def good(self) -> bool:
-        """Whether both bounds hold."""
+        """Return whether both bounds hold."""
         return self.ratio <= BOUND and statistics.median(self.start) <= BOUND_MS
 
 
@@ -116,7 +116,7 @@ def _measure(name: str, url: str, folder: str, rounds: int) -> Figures:
 def _run(app: str, arguments: list[str] | None, url: str, folder: str) -> tuple[float, str]:
     """Run a command of an app, or its module; return its CPU seconds and what it printed."""
     environment = {**os.environ, "DATABASE_URL": url, "FLASK_APP": app}
-    # Without them a module's text would be compiled in each process.
+    # Without bytecode, each process would compile the module's text.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = ["-m", app] if arguments is None else ["-m", "flask", *arguments]
     process = subprocess.Popen(

@@ -33,9 +33,9 @@ from tests import postgres
 from tests.kit import statements
 
 INSERT = text("INSERT INTO work VALUES (1)")
-#: In milliseconds.
+#: The limit in milliseconds.
 LIMIT = 2.0
-#: Of a step or chunk, with the one of its work. On PostgreSQL three bound the wait for a row.
+#: The statements of a step or chunk, including its work. On PostgreSQL three bound row locks.
 STATEMENTS = 6
 
 
@@ -49,12 +49,12 @@ class Costs:
 
     @property
     def over(self) -> float:
-        """How much longer the fastest step or chunk took than the fastest commit."""
+        """Return how much longer the fastest step or chunk took than the fastest commit."""
         return min(self.others) - min(self.commits)
 
     @property
     def statements(self) -> float:
-        """How many statements a step or chunk sends."""
+        """Return how many statements a step or chunk sends."""
         return statistics.median(self.sent)
 
 
@@ -67,10 +67,10 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
     with postgres.running_server() as server, tempfile.TemporaryDirectory() as folder:
         urls = (server.create_database(), f"sqlite:///{Path(folder) / 'jobs.sqlite'}")
-        costs = [each for url in urls for each in _measure(url, steps)]
-    sent, over = max(each.statements for each in costs), max(each.over for each in costs)
-    if sent > STATEMENTS:
-        sys.exit(f"A step or chunk sends {sent:g} statements; the limit is {STATEMENTS}.")
+        costs = [cost for url in urls for cost in _measure(url, steps)]
+    most, over = max(cost.statements for cost in costs), max(cost.over for cost in costs)
+    if most > STATEMENTS:
+        sys.exit(f"A step or chunk sends {most:g} statements; the limit is {STATEMENTS}.")
     if over > LIMIT and not options.short:
         sys.exit(f"A step or chunk takes {over:.2f} ms more than a commit; the limit is {LIMIT}.")
 
@@ -88,11 +88,11 @@ def _measure(url: str, steps: int) -> list[Costs]:
 
     @jobs.task
     def work() -> None:
-        with Session(db.engine) as other:
+        with Session(db.engine) as session:
 
             def commit() -> None:
-                other.execute(INSERT)
-                other.commit()
+                session.execute(INSERT)
+                session.commit()
 
             by_step = (partial(jobs.step, str(number), insert) for number in range(steps))
             costs.append(_in_turns("step", db.engine, commit, by_step))
@@ -118,13 +118,13 @@ def _measure(url: str, steps: int) -> list[Costs]:
 def _in_turns(
     what: str, engine: Engine, commit: Callable[[], None], others: Iterable[Callable[[], object]]
 ) -> Costs:
-    sent = statements(engine)
+    log = statements(engine)
     costs = Costs()
-    for other in others:
+    for writer in others:
         costs.commits.append(_timed(commit))
-        before = len(sent)
-        costs.others.append(_timed(other))
-        costs.sent.append(len(sent) - before)
+        before = len(log)
+        costs.others.append(_timed(writer))
+        costs.sent.append(len(log) - before)
     print(
         f"{engine.dialect.name:<11} commit {min(costs.commits):.2f} ms, "
         f"{what} {min(costs.others):.2f} ms: {costs.over:.2f} more   "

@@ -98,8 +98,8 @@ class Arena:
             self.run(contestant, "load", self.templates[key], jobs)
         copy = self.folder / f"{time.time_ns()}.sqlite"
         for suffix in ("", "-wal"):
-            if (kept := Path(self.templates[key] + suffix)).exists():
-                shutil.copy(kept, f"{copy}{suffix}")
+            if (part := Path(self.templates[key] + suffix)).exists():
+                shutil.copy(part, f"{copy}{suffix}")
         return str(copy)
 
     def copy(self, template: str) -> str:

@@ -74,8 +74,8 @@ def tally(folder: Path, jobs: int) -> Tally:
     times, counts = [0] * jobs, [0] * jobs
     for path in folder.iterdir():
         content = memoryview(path.read_bytes())
-        noted = zip(content[: 8 * jobs].cast("Q"), content[8 * jobs :], strict=True)
-        for number, (when, count) in enumerate(noted):
+        calls = zip(content[: 8 * jobs].cast("Q"), content[8 * jobs :], strict=True)
+        for number, (when, count) in enumerate(calls):
             times[number] = max(times[number], when)
             counts[number] += count
     return Tally(times, counts.count(0), sum(count > 1 for count in counts))

@@ -1,4 +1,4 @@
-"""Who is compared, and how each is used."""
+"""The programs that are compared, and the way each is used."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ MANY = {
     "raw": [RAW_BATCHES],
 }
 
-#: The same with two workers, beside one.
+#: The same programs with two workers, beside one.
 TWO = {
     "ours": [
         ours(),

@@ -42,19 +42,19 @@ def interpreter(name: str) -> list[str]:
     if name == OURS:
         return [sys.executable]
     folder = FOLDER / name
-    wanted = "\n".join(PYTHON.get(name, []) + NODE.get(name, []))
-    made = folder / "made"
-    if not made.exists() or made.read_text() != wanted:
+    packages = "\n".join(PYTHON.get(name, []) + NODE.get(name, []))
+    stamp = folder / "made"
+    if not stamp.exists() or stamp.read_text() != packages:
         print(f"Making the environment of {name}", file=sys.stderr, flush=True)
         shutil.rmtree(folder, ignore_errors=True)
         _make(name, folder)
-        made.write_text(wanted)
+        stamp.write_text(packages)
     return ["node"] if name in NODE else [str(folder / "bin/python")]
 
 
 @cache
 def is_available(name: str) -> bool:
-    """Return whether the environment *name* is there or can be made; say so if not."""
+    """Return whether the environment *name* exists or can be made; print it if not."""
     try:
         interpreter(name)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -64,9 +64,9 @@ def is_available(name: str) -> bool:
 
 
 def versions(name: str) -> str:
-    """Return what is compared, as ``pgqueuer 1.6.0, asyncpg 0.32.0, …``."""
-    wanted = PYTHON.get(name, []) + NODE.get(name, [])
-    return ", ".join(one.replace("==", " ").replace("@", " ") for one in wanted)
+    """Return the compared versions, as ``pgqueuer 1.6.0, asyncpg 0.32.0, …``."""
+    packages = PYTHON.get(name, []) + NODE.get(name, [])
+    return ", ".join(package.replace("==", " ").replace("@", " ") for package in packages)
 
 
 def _make(name: str, folder: Path) -> None:

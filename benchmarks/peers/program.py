@@ -1,4 +1,4 @@
-"""What each contestant's program can do. Only the standard library, for all environments.
+"""The verbs of each contestant's program. It uses only the standard library.
 
 The benchmark calls ``python -m benchmarks.peers.programs.NAME VERB``, with the rest in the
 environment. Graphile Worker's program, in JavaScript, follows the same protocol.
@@ -37,7 +37,7 @@ class Program:
 
     @cached_property
     def calls(self) -> Calls:
-        """The notes of this process; handlers call ``calls.note(number)``."""
+        """Return the notes of this process; handlers call ``calls.note(number)``."""
         return calls_of_environment()
 
     def prepare(self) -> None:
@@ -61,7 +61,7 @@ class Program:
         raise NotImplementedError
 
     def chunks(self) -> Iterator[range]:
-        """The numbers of the jobs, as many at a time as one call enqueues."""
+        """Return the numbers of the jobs, as many at a time as one call enqueues."""
         for start in range(0, self.jobs, CHUNK):
             yield range(start, min(start + CHUNK, self.jobs))
 

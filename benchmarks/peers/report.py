@@ -142,18 +142,20 @@ class Results:
         """Return a table of a few rows: ours, and the peer that comes nearest."""
         lines = ["| | | Flask-CronJobs | the peer | ours to it |", "|---|---|---:|---|---:|"]
         tables = {table.name: table for table in self.tables}
-        for each in HEADLINES:
-            table = tables.get(each.table)
-            if table is None or not {table.base, each.peer} <= table.rows.keys():
+        for headline in HEADLINES:
+            table = tables.get(headline.table)
+            if table is None or not {table.base, headline.peer} <= table.rows.keys():
                 continue
-            digits = table.columns[each.column]
-            ours, peer = (table.rows[label][each.column] for label in (table.base, each.peer))
+            digits = table.columns[headline.column]
+            ours, peer = (
+                table.rows[label][headline.column] for label in (table.base, headline.peer)
+            )
             cells = [
-                each.what,
-                each.column,
+                headline.what,
+                headline.column,
                 ours.shown(digits),
-                f"{each.peer}: {peer.shown(digits)}",
-                table.ratio(each.peer, each.column),
+                f"{headline.peer}: {peer.shown(digits)}",
+                table.ratio(headline.peer, headline.column),
             ]
             lines.append(f"| {' | '.join(cells)} |")
         return "\n".join(lines)

@@ -58,7 +58,7 @@ class Plan:
     def chosen(self, groups: dict[str, list[Contestant]]) -> list[Contestant]:
         """Return the contestants to measure, without those whose environment cannot be made."""
         keys = [key for key in groups if not self.only or key in self.only]
-        return [one for key in keys for one in groups[key] if is_available(one.environment)]
+        return [peer for key in keys for peer in groups[key] if is_available(peer.environment)]
 
     def interleaved(self, groups: dict[str, list[Contestant]]) -> Iterator[Contestant]:
         """Return who works next: forth, back, and then beginning with another one."""
@@ -88,10 +88,10 @@ def sqlite(arena: Arena, plan: Plan) -> list[Table]:
     """Measure how fast one worker drains SQLite."""
     title = f"Drain {plan.jobs:,} jobs on SQLite, one worker"
     table = Table("sqlite", title, {WHOLE: 0, CLIENT: 0}, {WHOLE: RATIOS[WHOLE]})
-    for one in plan.interleaved(contestants.SQLITE):
-        ended = arena.run(one, "work", arena.file(one, plan.jobs), plan.jobs)
+    for peer in plan.interleaved(contestants.SQLITE):
+        ended = arena.run(peer, "work", arena.file(peer, plan.jobs), plan.jobs)
         values = {WHOLE: plan.jobs / ended.seconds, CLIENT: ended.cpu * 1e6 / plan.jobs}
-        table.add(one.label, values, ended.tally.fault())
+        table.add(peer.label, values, ended.tally.fault())
     return [table]
 
 
@@ -113,12 +113,12 @@ def idle(arena: Arena, plan: Plan) -> list[Table]:
     table = Table("idle", "Nothing to do: one process, to its end", names, {CPU: "tick to it"})
     table.base, table.less_is_better = "flask jobs tick", True
     urls: dict[str, str] = {}
-    for one in plan.interleaved(contestants.IDLE):
-        if one.label not in urls:
-            urls[one.label] = arena.empty(one)
-            arena.run(one, "work", urls[one.label], 1)
-        ended = arena.run(one, "work", urls[one.label], 1)
-        table.add(one.label, {CPU: ended.cpu, WALL: ended.seconds})
+    for peer in plan.interleaved(contestants.IDLE):
+        if peer.label not in urls:
+            urls[peer.label] = arena.empty(peer)
+            arena.run(peer, "work", urls[peer.label], 1)
+        ended = arena.run(peer, "work", urls[peer.label], 1)
+        table.add(peer.label, {CPU: ended.cpu, WALL: ended.seconds})
     return [table]
 
 
@@ -136,11 +136,11 @@ def latency(arena: Arena, plan: Plan) -> list[Table]:
         )
         for pause in PAUSES
     }
-    for one in plan.interleaved(contestants.LATENCY):
+    for peer in plan.interleaved(contestants.LATENCY):
         for pause, table in tables.items():
-            waits, fault = _waits(arena, one, plan.waits + WARM, pause)
+            waits, fault = _waits(arena, peer, plan.waits + WARM, pause)
             values = {MEDIAN: statistics.median(waits), SLOW: statistics.quantiles(waits, n=10)[-1]}
-            table.add(one.label, values, fault)
+            table.add(peer.label, values, fault)
     return list(tables.values())
 
 
@@ -211,12 +211,12 @@ def _timed(
 ) -> list[Table]:
     """Measure a verb that prints how long it took, on an empty table each time."""
     table = Table(name, title, {RATE: 0, SERVER: 0}, {RATE: "ours to it"})
-    for one in plan.interleaved(groups):
-        url = arena.empty(one)
-        ended = arena.run(one, verb, url, jobs)
+    for peer in plan.interleaved(groups):
+        url = arena.empty(peer)
+        ended = arena.run(peer, verb, url, jobs)
         arena.server.drop_database(url)
         values = {RATE: jobs / ended.printed["seconds"], SERVER: ended.server_cpu * 1e6 / jobs}
-        table.add(one.label, values)
+        table.add(peer.label, values)
     return [table]
 
 
