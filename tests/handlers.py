@@ -43,7 +43,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     return handler
 
 
-def found(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
+def read_runs(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
     """Return *columns* of all runs by id, as they are now."""
     db.session.rollback()
     return [tuple(row) for row in db.session.execute(select(*columns).order_by(JobRun.id))]
@@ -51,7 +51,7 @@ def found(db: SQLAlchemy, *columns: Any) -> list[tuple[Any, ...]]:
 
 def ends(db: SQLAlchemy) -> list[tuple[Any, ...]]:
     """Return the status and the last error's type of each run, by id."""
-    return found(db, JobRun.status, JobRun.error_type)
+    return read_runs(db, JobRun.status, JobRun.error_type)
 
 
 #: The status, attempts and holder of a run that was given back.
@@ -60,7 +60,7 @@ GIVEN_BACK = ("queued", 0, None)
 
 def holders(db: SQLAlchemy) -> list[tuple[Any, ...]]:
     """Return the status, attempts and holder of each run, by id."""
-    return found(db, JobRun.status, JobRun.attempts, JobRun.locked_by)
+    return read_runs(db, JobRun.status, JobRun.attempts, JobRun.locked_by)
 
 
 def write(db: SQLAlchemy, label: str) -> None:

@@ -165,7 +165,7 @@ class Kit(Rows):
         with Session(self.engine) as session:
             return session.get_one(JobDefinition, definition_id)
 
-    def found(self, name: str) -> DefinitionRow:
+    def find(self, name: str) -> DefinitionRow:
         """Return a definition as `definitions.find` reads it."""
         row: DefinitionRow | None = self.definitions.find(name)
         assert row is not None
@@ -232,17 +232,17 @@ def lose_answer(
 
 
 @contextmanager
-def heard(*signals: Signal, sender: Any = ANY) -> Generator[list[Any]]:
+def received(*signals: Signal, sender: Any = ANY) -> Generator[list[Any]]:
     """Collect what receivers of these signals get in this block, in order."""
-    received: list[Any] = []
+    values: list[Any] = []
 
     def receive(sender: object, **details: Any) -> None:
-        received.extend(details.values())
+        values.extend(details.values())
 
     with ExitStack() as stack:
         for signal in signals:
             stack.enter_context(signal.connected_to(receive, sender))
-        yield received
+        yield values
 
 
 def outcome(claim: Claim, kind: OutcomeKind, **values: Any) -> Outcome:

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from flask_cronjobs import CronJobs, TaskError, signals
 from flask_cronjobs import testing as helpers
 from flask_cronjobs.models import JobRun
-from tests.kit import heard
+from tests.kit import received
 from tests.marks import on_both
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -91,7 +91,7 @@ def test_signals_know_the_label(jobs: CronJobs, db: SQLAlchemy, bill: Any) -> No
     bill.enqueue(1)
     gone = bill.enqueue(2)
     db.session.commit()
-    with heard(signals.run_started, signals.run_succeeded, signals.run_cancelled) as outcomes:
+    with received(signals.run_started, signals.run_succeeded, signals.run_cancelled) as outcomes:
         jobs.cancel(gone.id)
         jobs.tick()
     labels = ["invoice 2, nobody", "invoice 1, nobody", "invoice 1, nobody"]

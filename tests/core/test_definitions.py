@@ -21,7 +21,7 @@ def test_declared_definition_stands_as_it_was_stated_first(kit: Kit) -> None:
     )  # fmt: skip
     assert kit.definitions.declare([(stated, first)], "code") == 1
     assert kit.definitions.declare([(spec(), first)], "code") == 0
-    row = kit.found("definition")
+    row = kit.find("definition")
     assert row.spec == stated
     assert (row.origin, row.paused, row.next_run_at) == ("code", False, first)
     assert not row.due
@@ -43,14 +43,14 @@ def test_tick_reads_what_its_code_declares_and_what_is_due_of_the_database_s_own
         ("due", True, False), ("waiting", False, False), ("paused", False, True),
         ("own", True, False),
     ]  # fmt: skip
-    first = kit.found("due").id
+    first = kit.find("due").id
     assert [row.spec.name for row in kit.definitions.read(names, ["task"], after=first)] == ["own"]
 
 
 class TestChange:
     def test_row_that_moved_on_since_it_was_read_is_left(self, kit: Kit) -> None:
         kit.define("mine", due=now() + timedelta(minutes=1))
-        row = kit.found("mine")
+        row = kit.find("mine")
         kit.sql("UPDATE job_definitions SET next_run_at = '2999-01-01'")
         assert not kit.definitions.change(row, replace(row.spec, priority=5), row.next_run_at)
         assert kit.defined(row.id).priority == 0
@@ -58,7 +58,7 @@ class TestChange:
     def test_schedule_that_never_comes_again_can_be_changed(self, kit: Kit) -> None:
         kit.define("mine")
         kit.sql("UPDATE job_definitions SET next_run_at = NULL")
-        row = kit.found("mine")
+        row = kit.find("mine")
         first = now() + timedelta(days=1)
         assert kit.definitions.change(row, replace(row.spec, schedule="@daily"), first)
         assert kit.defined(row.id).next_run_at == first
@@ -67,7 +67,7 @@ class TestChange:
         due = ago(hours=3)
         definition = kit.define("mine", due=due)
         ended = SlotPlan(due, now(), ())
-        assert kit.definitions.skip_pause(kit.found("mine"), ended, resume=True) is None
+        assert kit.definitions.skip_pause(kit.find("mine"), ended, resume=True) is None
         assert kit.defined(definition).next_run_at == due
 
 

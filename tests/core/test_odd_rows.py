@@ -21,7 +21,7 @@ from flask_cronjobs.insights.run_list import list_runs
 from flask_cronjobs.insights.schedule_views import list_definitions
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import run_dead
-from tests.kit import heard
+from tests.kit import received
 from tests.marks import on_sqlite
 from tests.rows import Rows, ago
 
@@ -180,7 +180,7 @@ def test_run_whose_attempts_were_used_up_by_hand_ends_dead_with_the_reason(
     values = {"job_type": "it", "attempts": 2, "last_error": "it broke", "error_type": "Oops"}
     spent = [rows.run("failed", age=-3600, max_attempts=2, **values) for _ in range(3)]
     waiting = rows.run("failed", age=-3600, max_attempts=3, **values)
-    with app.app_context(), heard(run_dead) as outcomes:
+    with app.app_context(), received(run_dead) as outcomes:
         jobs.tick()
     assert ([outcome.id for outcome in outcomes], called) == (spent, [])
     assert {outcome.exception for outcome in outcomes} == {None}

@@ -25,7 +25,7 @@ from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.signals import run_failed, unheard
 from flask_cronjobs.types import Claim
-from tests.kit import heard, lose_answer
+from tests.kit import lose_answer, received
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
 
@@ -60,7 +60,7 @@ def test_run_taken_back_is_told_though_the_connection_broke(
     jobs.task(name="it")(lambda: None)
     lost_id = Rows(state.engine).run("running", job_type="it", locked_until=ago(5), max_attempts=3)
     moment = "after_cursor_execute" if committed else "before_cursor_execute"
-    with app.app_context(), heard(run_failed) as outcomes:
+    with app.app_context(), received(run_failed) as outcomes:
         statements = lose_answer(db, "job_failures", when=moment)
         report = jobs.tick()
     assert statements

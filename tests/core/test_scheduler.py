@@ -21,7 +21,7 @@ from flask_cronjobs.schedule import Schedule
 from flask_cronjobs.schedule.catchup import plan_slots
 from flask_cronjobs.signals import unheard
 from tests.core.conftest import Code
-from tests.kit import heard, statements
+from tests.kit import received, statements
 from tests.rows import new_year, now
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -125,7 +125,7 @@ class TestSlots:
         jobs = code(schedule="* * * * *")
         jobs.tick()
         code.set(next_run_at=now().replace(second=0, microsecond=0) - timedelta(days=365))
-        with heard(slot_skipped, sender=app) as skipped:
+        with received(slot_skipped, sender=app) as skipped:
             report = jobs.tick()
         assert (report.recorded, report.succeeded) == (1, 1)
         ((kind, missed),) = code.skipped()

@@ -61,7 +61,7 @@ def test_slot_whose_row_is_there_makes_no_second_one(kit: Kit, at: datetime) -> 
 
 def test_paused_definition_records_nothing(kit: Kit, at: datetime) -> None:
     definition = kit.define("one", due=at)
-    assert kit.definitions.pause(kit.found("one"))
+    assert kit.definitions.pause(kit.find("one"))
     assert kit.slots.record_slots({definition: plan(at)}) == []
     assert kit.defined(definition).next_run_at == at
 

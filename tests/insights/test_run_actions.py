@@ -28,7 +28,7 @@ from flask_cronjobs.insights.run_filters import RunFilter
 from flask_cronjobs.insights.schedule_actions import QueuedRun, Target, pause, queue_run, resume
 from flask_cronjobs.models import JobEffect, JobRun
 from flask_cronjobs.types import STATUSES, TERMINAL, Status
-from tests.kit import heard
+from tests.kit import received
 from tests.rows import Rows, ago
 
 # One run
@@ -65,7 +65,7 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
 ) -> None:
     run_id = rows.run("dead", age=20 * 86400, last_error="boom", error_type="ValueError")
     rows.failure(run_id, 1)
-    with heard(run_cancelled) as outcomes:
+    with received(run_cancelled) as outcomes:
         assert DISCARD.one(state, run_id, "ada").status == "cancelled"
     run = rows.get(run_id)
     assert (run.status, run.error_type) == ("cancelled", "Discarded")
@@ -81,7 +81,7 @@ def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
     state: State, rows: Rows, status: str
 ) -> None:
     run_id = rows.run(status)
-    with heard(run_cancelled) as outcomes:
+    with received(run_cancelled) as outcomes:
         assert CANCEL.one(state, run_id, "ada").status == "cancelled"
         CANCEL.one(state, rows.run("running"))  # The run's worker reports this.
     run = rows.get(run_id)

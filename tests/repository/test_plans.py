@@ -272,14 +272,14 @@ def plan_definitions(kit: Kit) -> None:
     (row,) = read(kit)
     assert row.next_run_at is not None
     kit.slots.record_slots({row.id: plan(row.next_run_at)})
-    (row,) = [kit.found("definition")]
+    (row,) = [kit.find("definition")]
     kit.definitions.change(row, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([row.id], "app")
     assert not kit.definitions.has_pings()
     assert kit.definitions.ping_urls() == {}
     assert kit.definitions.name_and_timezone(row.id) == ("definition", "Europe/Rome")
     kit.definitions.pause(row)
-    paused = kit.found("definition")
+    paused = kit.find("definition")
     ended = plan(paused.now)
     assert kit.definitions.skip_pause(paused, ended, resume=True) is not None
 

@@ -22,7 +22,7 @@ from flask_cronjobs.core.worker.work_options import Limits, WorkOptions
 from flask_cronjobs.core.worker.worker import work
 from flask_cronjobs.db import connection
 from flask_cronjobs.models import JobDefinition, JobEffect, JobRun, JobTick
-from tests.handlers import GIVEN_BACK, Enqueue, found, holders
+from tests.handlers import GIVEN_BACK, Enqueue, holders, read_runs
 from tests.kit import lose_answer
 from tests.marks import on_postgresql, on_sqlite
 from tests.rows import Rows, ago
@@ -72,7 +72,7 @@ class TestProgress:
     ) -> None:
         enqueue(lambda: current_run.progress(0.5, f"cup{character}.txt"), retry=False)
         assert jobs.tick().succeeded == 1
-        assert found(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
+        assert read_runs(db, JobRun.progress_message) == [("cup\ufffd.txt",)]
 
     @pytest.mark.parametrize("status", ["succeeded", "dead"])
     def test_last_word_is_written_when_the_handler_ends(
@@ -86,7 +86,7 @@ class TestProgress:
 
         enqueue(tells, retry=False)
         jobs.tick()
-        progress = found(db, JobRun.status, JobRun.progress, JobRun.progress_message)
+        progress = read_runs(db, JobRun.status, JobRun.progress, JobRun.progress_message)
         assert progress == [(status, 0.9, "page 9 of 10")]
 
 
@@ -118,7 +118,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     assert jobs.tick().succeeded == 1
     assert jobs.tick().succeeded == 0
     assert calls == [1]
-    assert found(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
+    assert read_runs(db, JobRun.status, JobRun.attempts) == [("succeeded", 1)]
 
 
 def full_disk(kind: str, value: object) -> None:
@@ -137,7 +137,7 @@ def test_output_that_fails_harms_no_run_that_is_taken_back_or_skipped_or_perform
     enqueue(lambda: None)
     report = tick(state_of(), TickOptions(news=full_disk))
     assert (report.reclaimed, report.skipped > 0) == (1, True)
-    assert ("it", "succeeded") in found(db, JobRun.job_type, JobRun.status)
+    assert ("it", "succeeded") in read_runs(db, JobRun.job_type, JobRun.status)
     assert "could not be printed" in caplog.text
 
 

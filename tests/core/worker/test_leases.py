@@ -26,7 +26,7 @@ from flask_cronjobs.core.worker.runner import Runner
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, Outcome
-from tests.handlers import AGAIN, Enqueue, found, holders
+from tests.handlers import AGAIN, Enqueue, holders, read_runs
 from tests.marks import on_postgresql
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -150,7 +150,7 @@ def test_ctrl_c_while_the_keeper_starts_leaves_no_keeper(
         jobs.tick()
     assert not keepers[0].is_alive()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert found(db, JobRun.status) != [("running",)]
+    assert read_runs(db, JobRun.status) != [("running",)]
 
 
 class Big:

@@ -20,7 +20,7 @@ from flask_cronjobs.core.worker.runner import Runner
 from flask_cronjobs.models import JobFailure, JobRun
 from flask_cronjobs.types import Claim, Outcome
 from tests.handlers import GIVEN_BACK, Enqueue, both_kinds, ends, holders, of_kind, raising
-from tests.kit import heard
+from tests.kit import received
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -297,7 +297,7 @@ class TestTeardown:
     def test_that_raises_after_an_atomic_commit_is_logged_and_changes_nothing(
         self, perform: Any, break_down: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with heard(signals.run_succeeded) as outcomes:
+        with received(signals.run_succeeded) as outcomes:
             run = perform(break_down(asyncio.CancelledError("teardown")), atomic=True)
         assert [(outcome.kind, outcome.result) for outcome in outcomes] == [("succeeded", "kept")]
         assert (run.status, run.result) == ("succeeded", "kept")

@@ -31,7 +31,7 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.types import Outcome
 from tests.handlers import AGAIN, Enqueue, both_kinds, of_kind, raising
-from tests.kit import heard
+from tests.kit import received
 from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -48,7 +48,7 @@ class Big:
 @pytest.fixture
 def told(app: Flask) -> Iterator[list[Outcome]]:
     """The outcomes that signals of failures reported."""
-    with heard(run_failed, run_dead, run_cancelled, sender=app) as outcomes:
+    with received(run_failed, run_dead, run_cancelled, sender=app) as outcomes:
         yield outcomes
 
 
