@@ -22,7 +22,7 @@ from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.leases import progress, renew
 from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.core.worker.worker import work
-from flask_cronjobs.db import errors, failpoints
+from flask_cronjobs.db import errors
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.insights import run_actions
 from flask_cronjobs.models import JobDefinition
@@ -243,27 +243,6 @@ class TestTick:
         assert result.exit_code == 1
         (line,) = result.stderr.splitlines()
         assert "The database cannot be used: canceling statement" in line
-
-
-def test_run_without_a_start_goes_back_once_its_row_is_free(
-    context: None, jobs: CronJobs, database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The attempt did not begin, so it does not count."""
-    jobs.task(name="send", rate="1/day")(lambda: None)
-    first, second = (rows.run(rate_key="send") for _ in range(2))
-    opened: list[psycopg.Connection] = []
-
-    def reach(point: str) -> None:
-        is_claimed = point == "after-rate" and rows.get(second).status == "running"
-        if is_claimed and not opened:
-            opened.append(connect(database_url))
-            opened[0].execute(f"UPDATE job_runs SET priority = 0 WHERE id = {second}")
-            threading.Timer(0.5, opened[0].close).start()
-
-    monkeypatch.setattr(failpoints, "reach", reach)
-    jobs.tick(budget=1.5)
-    assert opened
-    assert [rows.get(run_id).status for run_id in (first, second)] == ["succeeded", "queued"]
 
 
 def test_locked_first_run_of_a_key_keeps_no_other_of_it(

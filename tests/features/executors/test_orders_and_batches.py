@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, update
+from sqlalchemy import update
 
-from flask_cronjobs import CronJobs, RetryLater, current_run
+from flask_cronjobs import CronJobs, current_run
 from flask_cronjobs.core.claim import Answer, record_and_claim
 from flask_cronjobs.core.worker import claims
-from flask_cronjobs.models import JobBatch, JobRate, JobRun
+from flask_cronjobs.models import JobBatch, JobRun
 from tests.features.executors.threads import Threads
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -130,25 +130,3 @@ def test_a_batch_ends_when_the_executor_has_executed_its_last_run(
     assert db.session.query(JobRun).filter_by(job_type="then").count() == 1, "it waited for a tick"
     jobs.tick()
     assert counts == [3]
-
-
-def test_runs_are_handed_on_at_their_rate(
-    executor: Threads, jobs: CronJobs, db: SQLAlchemy
-) -> None:
-    """A run that has begun there can hold the whole key back."""
-    starts: list[int] = []
-
-    @jobs.task(queue="far", rate="1/minute", burst=2)
-    def send(number: int) -> None:
-        starts.append(number)
-        raise RetryLater(300, "429", rate=True)
-
-    send.using(commit=True).enqueue_many({"number": number} for number in range(3))
-    jobs.tick()
-    assert len(executor.sent) == 2
-    for run in executor.sent:
-        executor.deliver(run)
-    executor.results()
-    assert sorted(starts) == [0, 1]  # Two workers begin at once.
-    tat = db.session.scalars(select(JobRate.tat)).one()
-    assert 240 < (tat - ago()).total_seconds() <= 360

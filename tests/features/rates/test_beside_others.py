@@ -1,0 +1,78 @@
+"""Rates beside a locked row, a clock that was ahead, and an executor."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import psycopg
+import pytest
+from flask_sqlalchemy import SQLAlchemy
+from sqlalchemy import select
+
+from flask_cronjobs import CronJobs, RetryLater
+from flask_cronjobs.core.app_state import State
+from flask_cronjobs.db import failpoints
+from flask_cronjobs.models import JobRate
+from flask_cronjobs.testing import travel
+from tests.core.test_clock_ahead import repair
+from tests.core.test_locked_rows import connect
+from tests.features.executors.threads import Threads
+from tests.marks import on_postgresql
+from tests.rows import Rows, ago
+
+
+@on_postgresql
+def test_run_without_a_start_goes_back_once_its_row_is_free(
+    context: None, jobs: CronJobs, database_url: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt did not begin, so it does not count."""
+    jobs.task(name="send", rate="1/day")(lambda: None)
+    first, second = (rows.run(rate_key="send") for _ in range(2))
+    opened: list[psycopg.Connection] = []
+
+    def reach(point: str) -> None:
+        is_claimed = point == "after-rate" and rows.get(second).status == "running"
+        if is_claimed and not opened:
+            opened.append(connect(database_url))
+            opened[0].execute(f"UPDATE job_runs SET priority = 0 WHERE id = {second}")
+            threading.Timer(0.5, opened[0].close).start()
+
+    monkeypatch.setattr(failpoints, "reach", reach)
+    jobs.tick(budget=1.5)
+    assert opened
+    assert [rows.get(run_id).status for run_id in (first, second)] == ["succeeded", "queued"]
+
+
+def test_a_rate_goes_on_after_a_clock_that_was_ahead(
+    context: None, jobs: CronJobs, state: State
+) -> None:
+    send = jobs.task(name="send", rate="1/day", burst=2)(lambda: None).using(commit=True)
+    with travel(timedelta(days=30)):
+        send.enqueue()
+        assert jobs.tick().succeeded == 1
+    assert repair(state) == ["job_ticks", "job_rates"]
+    send.enqueue()
+    assert jobs.tick().succeeded == 1
+
+
+def test_runs_are_handed_on_at_their_rate(
+    executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    """A run that has begun there can hold the whole key back."""
+    starts: list[int] = []
+
+    @jobs.task(queue="far", rate="1/minute", burst=2)
+    def send(number: int) -> None:
+        starts.append(number)
+        raise RetryLater(300, "429", rate=True)
+
+    send.using(commit=True).enqueue_many({"number": number} for number in range(3))
+    jobs.tick()
+    assert len(executor.sent) == 2
+    for run in executor.sent:
+        executor.deliver(run)
+    executor.results()
+    assert sorted(starts) == [0, 1]  # Two workers begin at once.
+    tat = db.session.scalars(select(JobRate.tat)).one()
+    assert 240 < (tat - ago()).total_seconds() <= 360
