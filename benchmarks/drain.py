@@ -36,7 +36,7 @@ ONE_AT_A_TIME = """
         WHERE id = %(last)s AND locked_by = %(token)s AND status = 'running'
     ), next AS MATERIALIZED (
         SELECT id FROM job_runs
-        WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
+        WHERE status IN ('queued', 'failed') AND gate IS NULL
             AND run_at <= (SELECT clock_timestamp()) AND job_type = 'noop'
         ORDER BY priority DESC, run_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
     )

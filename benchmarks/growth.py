@@ -68,7 +68,7 @@ SELECT relname, pg_relation_size(oid) AS bytes FROM pg_class WHERE oid = 'job_ru
 """
 FRONT = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT id FROM job_runs
-WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
+WHERE status IN ('queued', 'failed') AND gate IS NULL
 ORDER BY priority DESC, run_at, id LIMIT 1
 """
 BLOCKS = """

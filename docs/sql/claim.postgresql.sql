@@ -17,7 +17,7 @@ WITH RECURSIVE
                     AND NOT id = ANY(CAST(:locked AS bigint[])) THEN 1
             END AS claimable
         FROM job_runs
-        WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
+        WHERE status IN ('queued', 'failed') AND gate IS NULL
         ORDER BY priority DESC, run_at, id
         LIMIT :looked + 100
     ),
@@ -41,7 +41,6 @@ WITH RECURSIVE
                     finished_at IS NULL
                     AND locked_by IS NULL
                     AND gate IS NULL
-                    AND rate_mark IS NULL
                     AND job_type = grp.job_type
                     AND (queue, priority) >= (grp.queue || '', grp.priority + 1)
                 ORDER BY job_type, queue, priority, run_at, id
@@ -72,7 +71,6 @@ WITH RECURSIVE
                     finished_at IS NULL
                     AND locked_by IS NULL
                     AND gate IS NULL
-                    AND rate_mark IS NULL
                     AND job_type = grp.job_type
                     AND queue = grp.queue
                     AND priority = grp.priority
@@ -108,7 +106,6 @@ WITH RECURSIVE
                 WHERE
                     status IN ('queued', 'failed')
                     AND gate IS NULL
-                    AND rate_mark IS NULL
                     AND run_at <= clock_timestamp()
                     AND attempts < max_attempts
                     AND job_type = ANY(CAST(:tasks AS text[]))
@@ -146,7 +143,6 @@ WITH RECURSIVE
                     AND (
                         status IN ('queued', 'failed')
                         AND gate IS NULL
-                        AND rate_mark IS NULL
                         AND run_at <= clock_timestamp()
                     ) IS TRUE
                 FOR NO KEY UPDATE SKIP LOCKED

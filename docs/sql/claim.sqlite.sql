@@ -21,7 +21,7 @@ WITH RECURSIVE
                     AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue') THEN 1
             END AS claimable
         FROM job_runs
-        WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
+        WHERE status IN ('queued', 'failed') AND gate IS NULL
         ORDER BY priority DESC, run_at, id
         LIMIT :looked + 100
     ),
@@ -46,7 +46,6 @@ WITH RECURSIVE
                     finished_at IS NULL
                     AND locked_by IS NULL
                     AND gate IS NULL
-                    AND rate_mark IS NULL
                     AND job_type = grp.job_type
                     AND (queue, priority) >= (
                         grp.queue || CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END,
@@ -81,7 +80,6 @@ WITH RECURSIVE
                     finished_at IS NULL
                     AND locked_by IS NULL
                     AND gate IS NULL
-                    AND rate_mark IS NULL
                     AND job_type = grp.job_type
                     AND queue = grp.queue
                     AND priority = grp.priority
@@ -126,7 +124,6 @@ WITH RECURSIVE
                     AND (
                         status IN ('queued', 'failed')
                         AND gate IS NULL
-                        AND rate_mark IS NULL
                         AND run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
                     ) IS TRUE
             ) AS others

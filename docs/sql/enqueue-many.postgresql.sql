@@ -1,6 +1,6 @@
 INSERT INTO
     job_runs (
-        rate_mark,
+        gate,
         scheduled_for,
         run_at,
         created_at,
@@ -21,7 +21,7 @@ INSERT INTO
         definition_id
     )
 SELECT
-    CASE WHEN CAST(:rate_key AS text) IS NOT NULL THEN 'waits' END,
+    CASE WHEN CAST(:rate_key AS text) IS NOT NULL THEN 'rate' END,
     COALESCE(
         CAST(:run_at AS timestamptz),
         ((SELECT clock_timestamp()) + make_interval(secs => CAST(:delay AS double precision)))

@@ -1,6 +1,6 @@
 INSERT INTO
     job_runs (
-        rate_mark,
+        gate,
         scheduled_for,
         run_at,
         created_at,
@@ -21,7 +21,7 @@ INSERT INTO
         definition_id
     )
 SELECT
-    CASE WHEN :rate_key IS NOT NULL THEN 'waits' END,
+    CASE WHEN :rate_key IS NOT NULL THEN 'rate' END,
     COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
     COALESCE(:run_at, strftime('%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :delay))),
     strftime('%Y-%m-%d %H:%M:%f000', 'now'),

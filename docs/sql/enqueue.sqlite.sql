@@ -1,6 +1,6 @@
 INSERT INTO
     job_runs (
-        rate_mark,
+        gate,
         scheduled_for,
         run_at,
         created_at,
@@ -21,7 +21,7 @@ INSERT INTO
         definition_id
     )
 SELECT
-    CASE WHEN :rate_key IS NOT NULL THEN 'waits' END,
+    CASE WHEN :rate_key IS NOT NULL THEN 'rate' END,
     due,
     due,
     now,

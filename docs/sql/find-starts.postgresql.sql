@@ -9,9 +9,8 @@ WITH RECURSIVE
                     FROM job_runs
                     WHERE
                         rate_key IS NOT NULL
-                        AND gate IS NULL
                         AND status IN ('queued', 'failed')
-                        AND rate_mark = 'waits'
+                        AND gate = 'rate'
                         AND (rate_key, job_type, queue, priority) >= (
                             :rate_key, :job_type, :queue, CAST(:priority AS integer) + 1
                         )
@@ -34,9 +33,8 @@ WITH RECURSIVE
                             FROM job_runs
                             WHERE
                                 rate_key IS NOT NULL
-                                AND gate IS NULL
                                 AND status IN ('queued', 'failed')
-                                AND rate_mark = 'waits'
+                                AND gate = 'rate'
                                 AND (rate_key, job_type, queue, priority) >= (
                                     hop.rate_key || '',
                                     hop.job_type || '',

@@ -8,9 +8,8 @@ WITH RECURSIVE
                 FROM job_runs
                 WHERE
                     rate_key IS NOT NULL
-                    AND gate IS NULL
                     AND status IN ('queued', 'failed')
-                    AND rate_mark = 'waits'
+                    AND gate = 'rate'
                     AND (rate_key, job_type, queue, priority) >= (
                         :rate_key, :job_type, :queue, :priority + 1
                     )
@@ -32,9 +31,8 @@ WITH RECURSIVE
                         FROM job_runs
                         WHERE
                             rate_key IS NOT NULL
-                            AND gate IS NULL
                             AND status IN ('queued', 'failed')
-                            AND rate_mark = 'waits'
+                            AND gate = 'rate'
                             AND (rate_key, job_type, queue, priority) >= (
                                 hop.rate_key || '',
                                 hop.job_type || '',

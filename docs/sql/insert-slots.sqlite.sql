@@ -1,6 +1,6 @@
 INSERT INTO
     job_runs (
-        rate_mark,
+        gate,
         scheduled_for,
         run_at,
         created_at,
@@ -39,7 +39,7 @@ SELECT
                 ) IS NOT NULL
             )
         ) THEN CASE
-            WHEN d.rate_key IS NOT NULL THEN 'waits'
+            WHEN d.rate_key IS NOT NULL THEN 'rate'
         END
     END,
     s.at,

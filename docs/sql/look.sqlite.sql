@@ -5,7 +5,7 @@ FROM
     (
         SELECT run_at
         FROM job_runs
-        WHERE status IN ('queued', 'failed') AND gate IS NULL AND rate_mark IS NULL
+        WHERE status IN ('queued', 'failed') AND gate IS NULL
         ORDER BY priority DESC, run_at, id
         LIMIT 100
     ) AS first_window

@@ -23,15 +23,15 @@ WITH
                             attempts,
                             max_attempts,
                             concurrency_key,
-                            concurrency_limit
+                            concurrency_limit,
+                            strict
                         FROM job_runs
                         WHERE
                             rate_key IS NOT NULL
-                            AND gate IS NULL
                             AND status IN ('queued', 'failed')
-                            AND rate_mark IS NULL
+                            AND gate IS NULL
                             AND rate_key = keys.rate_key
-                        ORDER BY rate_mark, rate_key, job_type, queue, priority, run_at, id
+                        ORDER BY gate, rate_key, job_type, queue, priority, run_at, id
                         LIMIT 400
                     ) AS r
                 WHERE
@@ -42,6 +42,52 @@ WITH
                     AND ((queue IN (SELECT value FROM json_each(:queues))) <> :but_queues)
                     AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
                     AND (
+                        (
+                            r.concurrency_key IS NULL
+                            OR (
+                                SELECT 1 + count(*)
+                                FROM
+                                    (
+                                        SELECT
+                                            concurrency_share - row_number() OVER (
+                                                ORDER BY concurrency_share
+                                            ) AS free
+                                        FROM job_runs
+                                        WHERE
+                                            concurrency_key = r.concurrency_key
+                                            AND concurrency_share IS NOT NULL
+                                    ) AS taken
+                                WHERE free < 1
+                            ) <= r.concurrency_limit
+                        )
+                        AND (
+                            CASE
+                                WHEN r.strict THEN r.id = (
+                                    SELECT first.id
+                                    FROM job_runs AS first
+                                    WHERE
+                                        strict
+                                        AND finished_at IS NULL
+                                        AND first.concurrency_key >= r.concurrency_key
+                                        AND first.concurrency_key <= r.concurrency_key
+                                    ORDER BY first.concurrency_key, first.id
+                                    LIMIT 1
+                                )
+                                ELSE 1 = 1
+                            END
+                        )
+                    )
+            ) AS number
+        FROM (SELECT DISTINCT rate_key FROM given) AS keys
+    ),
+    due AS MATERIALIZED (
+        SELECT
+            r.id,
+            given.rate_key,
+            given.free,
+            CASE
+                WHEN (
+                    (
                         r.concurrency_key IS NULL
                         OR (
                             SELECT 1 + count(*)
@@ -59,32 +105,22 @@ WITH
                             WHERE free < 1
                         ) <= r.concurrency_limit
                     )
-            ) AS number
-        FROM (SELECT DISTINCT rate_key FROM given) AS keys
-    ),
-    due AS MATERIALIZED (
-        SELECT
-            r.id,
-            given.rate_key,
-            given.free,
-            CASE
-                WHEN (
-                    r.concurrency_key IS NULL
-                    OR (
-                        SELECT 1 + count(*)
-                        FROM
-                            (
-                                SELECT
-                                    concurrency_share - row_number() OVER (
-                                        ORDER BY concurrency_share
-                                    ) AS free
-                                FROM job_runs
+                    AND (
+                        CASE
+                            WHEN r.strict THEN r.id = (
+                                SELECT first.id
+                                FROM job_runs AS first
                                 WHERE
-                                    concurrency_key = r.concurrency_key
-                                    AND concurrency_share IS NOT NULL
-                            ) AS taken
-                        WHERE free < 1
-                    ) <= r.concurrency_limit
+                                    strict
+                                    AND finished_at IS NULL
+                                    AND first.concurrency_key >= r.concurrency_key
+                                    AND first.concurrency_key <= r.concurrency_key
+                                ORDER BY first.concurrency_key, first.id
+                                LIMIT 1
+                            )
+                            ELSE 1 = 1
+                        END
+                    )
                 ) THEN 1
             END AS counts,
             r.priority,
@@ -97,9 +133,8 @@ WITH
                 FROM job_runs
                 WHERE
                     rate_key IS NOT NULL
-                    AND gate IS NULL
                     AND status IN ('queued', 'failed')
-                    AND rate_mark = 'waits'
+                    AND gate = 'rate'
                     AND rate_key = given.rate_key
                     AND job_type = given.job_type
                     AND queue = given.queue
@@ -127,7 +162,7 @@ WITH
     )
 UPDATE job_runs
 SET
-    rate_mark = NULL,
+    gate = NULL,
     rate_key = CASE WHEN job_type IN (SELECT value FROM json_each(:rated)) THEN rate_key END
 WHERE id IN (SELECT id FROM chosen)
 RETURNING id, (SELECT rate_key FROM due WHERE due.id = job_runs.id) AS key

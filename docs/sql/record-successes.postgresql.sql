@@ -24,7 +24,6 @@ WITH
             locked_until = NULL,
             concurrency_share = NULL,
             gate = NULL,
-            rate_mark = NULL,
             updated_at = clock_timestamp(),
             result = CAST(given.result AS jsonb)
         FROM given

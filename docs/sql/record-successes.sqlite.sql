@@ -18,7 +18,6 @@ SET
     locked_until = NULL,
     concurrency_share = NULL,
     gate = NULL,
-    rate_mark = NULL,
     updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),
     result = CASE
         WHEN given.result GLOB '[-0-9]*'

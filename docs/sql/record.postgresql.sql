@@ -61,8 +61,7 @@ WITH
             locked_by = NULL,
             locked_until = NULL,
             concurrency_share = NULL,
-            gate = NULL,
-            rate_mark = CASE
+            gate = CASE
                 WHEN NOT (
                     given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
                     OR (
@@ -70,7 +69,7 @@ WITH
                         AND job_runs.cancel_requested_at IS NOT NULL
                     )
                 ) THEN CASE
-                    WHEN job_runs.rate_key IS NOT NULL THEN 'waits'
+                    WHEN job_runs.rate_key IS NOT NULL THEN 'rate'
                 END
             END,
             updated_at = clock_timestamp(),

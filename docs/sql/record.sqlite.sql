@@ -47,8 +47,7 @@ SET
     locked_by = NULL,
     locked_until = NULL,
     concurrency_share = NULL,
-    gate = NULL,
-    rate_mark = CASE
+    gate = CASE
         WHEN NOT (
             given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
             OR (
@@ -56,7 +55,7 @@ SET
                 AND job_runs.cancel_requested_at IS NOT NULL
             )
         ) THEN CASE
-            WHEN job_runs.rate_key IS NOT NULL THEN 'waits'
+            WHEN job_runs.rate_key IS NOT NULL THEN 'rate'
         END
     END,
     updated_at = strftime('%Y-%m-%d %H:%M:%f000', 'now'),

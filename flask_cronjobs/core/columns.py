@@ -22,14 +22,14 @@ def due_sql(d: Dialect) -> str:
 def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str) -> str:
     """Return the INSERT of new runs.
 
-    One with a rate is marked as waiting.
+    One with a rate waits for its start.
 
     :param values: SQL for each given column, including ``strict``.
     :param due: SQL for the time when they are due, and their slot unless *values* has one.
     :param source: the statement from its FROM on.
     """
     columns = {
-        "rate_mark": rate_mark(values.get("rate_key", "NULL")),
+        "gate": rate_gate(values.get("rate_key", "NULL")),
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), now),
         **values,
@@ -39,9 +39,9 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
     )
 
 
-def rate_mark(rate_key: str) -> str:
-    """Return SQL for the mark of a run that waits with *rate_key* (SQL)."""
-    return f"CASE WHEN {rate_key} IS NOT NULL THEN 'waits' END"
+def rate_gate(rate_key: str) -> str:
+    """Return SQL for the gate of a run that waits with *rate_key* (SQL)."""
+    return f"CASE WHEN {rate_key} IS NOT NULL THEN 'rate' END"
 
 
 def ended(
@@ -57,8 +57,7 @@ def ended(
         "last_error": error,
         "error_type": error_type,
         "fingerprint": fingerprint,
-        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share"), "NULL"),
-        **dict.fromkeys(("gate", "rate_mark"), "NULL"),
+        **dict.fromkeys(("locked_by", "locked_until", "concurrency_share", "gate"), "NULL"),
         "updated_at": now,
     }
 

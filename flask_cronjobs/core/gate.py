@@ -11,6 +11,8 @@ opened.
 So a claim parks only behind runs that are running, or that it takes itself, since their end opens
 the parked run. In strict order, the end of any earlier run does.
 
+A run with a rate first waits at the gate ``rate``, which nothing here opens.
+
 If a process dies in between, or rows are changed by hand, `mend` opens the rest.
 """
 

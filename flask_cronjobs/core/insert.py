@@ -33,7 +33,7 @@ from ..errors import StateConflict
 from ..models import JobRun
 from ..models.conditions import HOLDS_KEY
 from ..types import Replace, stored_time
-from .columns import assigned, due_sql, insert_into_runs, parameter, rate_mark
+from .columns import assigned, due_sql, insert_into_runs, parameter, rate_gate
 from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
 ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
@@ -185,8 +185,10 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
         given["run_at"] = due_sql(d)
     if replace != "run_at":
         given |= {name: parameter(d, name) for name in OF_PAYLOAD}
-        given["rate_mark"] = rate_mark(given["rate_key"])
-        given["gate"] = "CASE WHEN strict THEN gate END"  # Another key may have room.
+        # The new concurrency key may have room.
+        given["gate"] = (
+            f"COALESCE({rate_gate(given['rate_key'])}, CASE WHEN gate = 'order' THEN gate END)"
+        )
         keeps_order = f"AND (NOT strict OR concurrency_key = {given['concurrency_key']})"
     return f"""
         UPDATE job_runs SET {assigned(given)}
@@ -217,7 +219,7 @@ def _as_loaded(session: Session, new: NewRun, row: Any) -> JobRun:
     values |= {
         "id": row.id,
         "payload": json.loads(new.payload),
-        "rate_mark": None if new.rate_key is None else "waits",
+        "gate": None if new.rate_key is None else "rate",
         **dict.fromkeys(("scheduled_for", "run_at"), due),
         **dict.fromkeys(("created_at", "updated_at"), made),
     }

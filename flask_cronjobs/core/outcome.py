@@ -27,7 +27,7 @@ from ..types import (
     Outcome,
     json_text,
 )
-from .columns import assigned, ended, rate_mark
+from .columns import assigned, ended, rate_gate
 
 #: The columns of an outcome, and their types in PostgreSQL.
 OUTCOME_COLUMNS = {
@@ -74,7 +74,7 @@ def _values(d: Dialect) -> str:
         for name in names:
             values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
     values |= {
-        "rate_mark": f"CASE WHEN NOT ({ends}) THEN {rate_mark('job_runs.rate_key')} END",
+        "gate": f"CASE WHEN NOT ({ends}) THEN {rate_gate('job_runs.rate_key')} END",
         "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
         "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
         "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"

@@ -16,7 +16,7 @@ from ..db.dialect import Dialect
 from ..models.conditions import LIVE
 from ..schedule.catchup import Slot, SlotPlan
 from ..types import RecordedSlot, stored_json, stored_time
-from .columns import insert_into_runs, rate_mark
+from .columns import insert_into_runs, rate_gate
 from .new_run import POLICY
 
 _SLOT_COLUMNS = {
@@ -115,7 +115,7 @@ def insert_of_slots(d: Dialect) -> str:
         "concurrency_limit": _LIMIT,
         "status": f"CASE WHEN {skipped} THEN 'skipped' ELSE 'queued' END",
         "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
-        "rate_mark": f"CASE WHEN NOT {skipped} THEN {rate_mark('d.rate_key')} END",
+        "gate": f"CASE WHEN NOT {skipped} THEN {rate_gate('d.rate_key')} END",
         **{
             name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"
             for name, given, by_overlap in (

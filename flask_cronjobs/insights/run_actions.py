@@ -14,7 +14,7 @@ from sqlalchemy import Connection, TextClause, text
 from .. import signals
 from ..core import gate
 from ..core.app_state import State
-from ..core.columns import assigned, ended, parameter, rate_mark
+from ..core.columns import assigned, ended, parameter, rate_gate
 from ..core.tasks.options import is_id
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
@@ -366,8 +366,7 @@ def _retried(d: Dialect, other_columns: Collection[str]) -> dict[str, str]:
         "finished_at": "NULL",
         "cancel_requested_at": "NULL",
         "max_attempts": "CASE WHEN max_attempts > attempts THEN max_attempts ELSE attempts + 1 END",
-        "gate": "NULL",
-        "rate_mark": rate_mark(rate_key),
+        "gate": rate_gate(rate_key),
         "updated_at": d.now,
         **{name: parameter(d, name) for name in other_columns},
     }

@@ -242,7 +242,7 @@ _INDEX_ORDER = {
     READY: "priority DESC, run_at, id",
     READY_GROUPS: _BY_GROUP,
     PARKED: "gate, concurrency_key",
-    RATE_WAITS: f"rate_mark, rate_key, {_BY_GROUP}",
+    RATE_WAITS: f"gate, rate_key, {_BY_GROUP}",
     RUNNING: "locked_until",
     DEAD: "finished_at",
     IN_BATCH: "batch_id, status, run_at, id",

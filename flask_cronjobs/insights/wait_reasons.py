@@ -87,8 +87,8 @@ def _of_keys(ids: Sequence[int]) -> Any:
     """
     c = RUNS.c
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict
-    own = select(*columns, c.run_at, c.rate_key, c.rate_mark).where(c.id.in_(ids)).subquery()
-    rate = and_(RATES.c.key == own.c.rate_key, own.c.rate_mark.is_not(None))
+    own = select(*columns, c.run_at, c.rate_key, c.gate).where(c.id.in_(ids)).subquery()
+    rate = and_(RATES.c.key == own.c.rate_key, own.c.gate == "rate")
     has_share = (c.concurrency_key == own.c.key, c.concurrency_share.is_not(None))
     taken = select(func.count()).where(*has_share).scalar_subquery()
     first = select(c.id).where(*has_share).order_by(c.concurrency_share).limit(1)
@@ -217,8 +217,8 @@ def _of_a_pause(reader: Reader) -> ColumnElement[bool]:
     return not_(and_(true(), *not_paused(reader)))
 
 
-def _has_rate_mark(_: Reader) -> ColumnElement[bool]:
-    return RUNS.c.rate_mark.is_not(None)
+def _waits_for_rate(_: Reader) -> ColumnElement[bool]:
+    return RUNS.c.gate == "rate"
 
 
 def _is_behind(_: Reader) -> ColumnElement[bool]:
@@ -238,7 +238,7 @@ REASONS = (
     Reason(_paused, "paused", "the end of a pause", _of_a_pause),
     Reason(_undeclared, "undeclared", "code that declares it", _of_no_task_here),
     Reason(_unserved),
-    Reason(_at_its_rate, "rate", "its rate", _has_rate_mark),
+    Reason(_at_its_rate, "rate", "its rate", _waits_for_rate),
     Reason(_without_share),
     Reason(_for_executor),
     Reason(_not_due, "later", "its time", _is_later),

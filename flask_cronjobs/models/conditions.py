@@ -22,12 +22,12 @@ def sql_list(values: Iterable[str]) -> str:
 
 RUNNABLE = "status IN ('queued', 'failed')"
 #: Nothing holds it back, as far as the row says. Claims read these runs, due or not.
-READY = f"{RUNNABLE} AND gate IS NULL AND rate_mark IS NULL"
+READY = f"{RUNNABLE} AND gate IS NULL"
 #: Runnable, but without an attempt left, since ``max_attempts`` was lowered by hand.
 SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
 # The CHECK constraints make these the same rows as READY, which PostgreSQL cannot know. Without
 # statistics it would otherwise use the index for one order to search by groups.
-READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL AND rate_mark IS NULL"
+READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL"
 #: Snoozed so often that the event it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
 #: Needs attention, as hardly any run does. A query for one kind repeats the whole: see above.
@@ -59,12 +59,12 @@ PINGED = "ping_url IS NOT NULL"
 ORDERED = "strict AND finished_at IS NULL"
 #: A claim has met it behind others of its concurrency key; see `core.gate`.
 PARKED = "gate IN ('keys', 'order')"
-#: Begins at a rate. Parked runs are left out: they would take the starts of the runs before them.
-RATED = f"rate_key IS NOT NULL AND gate IS NULL AND {RUNNABLE}"
+#: Begins at a rate.
+RATED = f"rate_key IS NOT NULL AND {RUNNABLE}"
 #: Waits for the next start of its rate key.
-RATE_WAITS = f"{RATED} AND rate_mark = 'waits'"
-#: May start, and is not claimed yet.
-RATE_READY = f"{RATED} AND rate_mark IS NULL"
+RATE_WAITS = f"{RATED} AND gate = 'rate'"
+#: Its start has come, and nobody has claimed it yet.
+RATE_READY = f"{RATED} AND gate IS NULL"
 KEY_HAS_LIMIT = "(concurrency_key IS NULL) = (concurrency_limit IS NULL)"
 #: Running runs are left out, so that a claim need not write to this index; the index of leases has
 #: them.

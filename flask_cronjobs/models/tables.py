@@ -125,13 +125,14 @@ class JobRun(Base):
         ),
         partial(
             "ix_job_runs_rate",
-            *("rate_mark", "rate_key", "job_type", "queue", "priority", "run_at", "id"),
+            *("gate", "rate_key", "job_type", "queue", "priority", "run_at", "id"),
             where=conditions.RATED,
         ),
         check(
             "ck_job_runs_gate",
             "gate IS NULL OR (gate = 'keys' AND concurrency_key IS NOT NULL"
-            f" OR gate = 'order' AND strict) AND {conditions.RUNNABLE}",
+            " OR gate = 'order' AND strict OR gate = 'rate' AND rate_key IS NOT NULL)"
+            f" AND {conditions.RUNNABLE}",
         ),
         storage_options(),
     )
@@ -190,11 +191,10 @@ class JobRun(Base):
     """Whether the runs of its concurrency key run in strict order."""
     gate: Mapped[str | None]
     """The reason why no claim reads the run; null if there is none. ``keys``: its concurrency key
-    was full when a claim met it. ``order``: it did not come first in its strict order."""
+    was full when a claim met it. ``order``: it did not come first in its strict order. ``rate``: it
+    waits for the next start of its rate key."""
     rate_key: Mapped[str | None]
     """The key whose rate limits when attempts begin."""
-    rate_mark: Mapped[str | None]
-    """``waits`` if the run may not be claimed before the next start of its rate key."""
     fingerprint: Mapped[str | None]
     """The fingerprint of its error, if the latest attempt failed; equal errors have the same."""
     forgiven: Mapped[int] = mapped_column(server_default=text("'0'"))

@@ -91,7 +91,7 @@ def test_a_run_at_a_rate_is_due_since_a_start_has_been_free(
 ) -> None:
     jobs.task(name="mail", rate="1/hour")(lambda: None)
     rows.tick()
-    rated: dict[str, Any] = {"job_type": "mail", "rate_mark": "waits"}
+    rated: dict[str, Any] = {"job_type": "mail", "gate": "rate"}
     for key in ("taken", "free", "new"):
         rows.run(age=9 * HOUR, rate_key=key, **rated)
     busy: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}

@@ -59,7 +59,7 @@ def no_code(rows: Rows, age: float) -> None:
 
 
 #: This run waits for its rate.
-RATED: dict[str, Any] = {"rate_key": "r", "rate_mark": "waits"}
+RATED: dict[str, Any] = {"rate_key": "r", "gate": "rate"}
 
 
 def no_code_at_a_rate(rows: Rows, age: float) -> None:

@@ -91,7 +91,7 @@ def test_an_executor_serves_its_queue(rows: Rows, state: State) -> None:
 
 def test_runs_that_wait_for_their_rate_are_counted(rows: Rows, state: State) -> None:
     for age in (60, 30, -60):
-        rows.run(queue="mail", age=age, rate_key="k", rate_mark="waits")
+        rows.run(queue="mail", age=age, rate_key="k", gate="rate")
     rows.run(queue="mail", age=10)
     (mail,) = [row for row in list_queues(state).rows if row.name == "mail"]
     assert (mail.waiting.value, mail.due.value, mail.waiting.capped) == (4, 3, False)

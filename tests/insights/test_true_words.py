@@ -101,7 +101,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     ),
     "rate": (
         # The rate has a free start, and no tick takes it.
-        lambda rows: rows.run(job_type="it", age=2 * HOUR, rate_key="r", rate_mark="waits"),
+        lambda rows: rows.run(job_type="it", age=2 * HOUR, rate_key="r", gate="rate"),
         *("overdue", "work has been waiting for 2 h"),
     ),
     "batch": (_batch, "open-batch", "the batch 'weekly' was opened 2 d ago and not closed"),

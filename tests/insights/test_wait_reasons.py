@@ -121,7 +121,7 @@ def test_a_run_waits_at_its_step(
 
 
 def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
-    rate: dict[str, Any] = {"job_type": "send", "rate_key": "mail", "rate_mark": "waits"}
+    rate: dict[str, Any] = {"job_type": "send", "rate_key": "mail", "gate": "rate"}
     run_id, later = rows.run(age=60, **rate), rows.run(age=-60, **rate)
     assert [wait.kind for wait in list_runs(state).waits[run_id]] == ["worker"]
     next_start = ago(-30)

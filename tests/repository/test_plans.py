@@ -188,7 +188,7 @@ def open_starts(kit: Kit) -> None:
     """Let runs begin at a rate, take their starts, hold a key, and mend."""
     limits = {"task": Rate(timedelta(seconds=60), burst=2)}
     claims: tuple[Claim, ...] = ()
-    kit.runs(3, rate_key="key", rate_mark="waits")
+    kit.runs(3, rate_key="key", gate="rate")
     for number in (2, 0):  # The key has no row at first.
         assert rates.open_starts(kit.books, limits, kit.request()).opened == number
         claims = kit.claim(side_by_side=True) or claims
@@ -196,7 +196,7 @@ def open_starts(kit: Kit) -> None:
     delayed = outcome(claims[0], "succeeded", delay=30.0, holds_rate=True)
     rates.record_and_hold(kit.books, delayed, limits["task"])
     finish(kit, claims[1:])
-    kit.runs(2, rate_key="key", rate_mark="waits")
+    kit.runs(2, rate_key="key", gate="rate")
     rates.mend(kit.books, ["task"], [])
 
 
@@ -299,7 +299,7 @@ def keep_up(kit: Kit) -> None:
     change_runs(kit.books, RETRY, ids, operation)
     end(kit.books, operation)
     kit.act(RETRY, ids[0], 0)
-    ended = "status = 'succeeded', finished_at = '2026-01-01', rate_mark = NULL"
+    ended = "status = 'succeeded', finished_at = '2026-01-01', gate = NULL"
     kit.sql(f"UPDATE job_runs SET {ended} WHERE status <> 'running'")
     kit.sql(
         "INSERT INTO job_ticks (worker, host, pid, started_at) VALUES ('', '', 1, '2026-01-01')"
@@ -585,7 +585,7 @@ def rated(
     """20,000 due runs of one key, 1,000 of another, and many that have ended."""
     with tables_of(request.param, request, tmp_path_factory.mktemp("rates")) as engine:
         kit = Kit(engine)
-        waits = {"job_type": "'task'", "run_at": LONG_AGO, "rate_mark": "'waits'"}
+        waits = {"job_type": "'task'", "run_at": LONG_AGO, "gate": "'rate'"}
         for key, number in (("a", 20_000), ("b", 1_000)):
             add(engine, "job_runs", number, **waits, rate_key=f"'{key}'", priority="i % 2")
         ended = {"job_type": "'task'", "finished_at": LONG_AGO, "status": "'succeeded'"}

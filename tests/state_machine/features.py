@@ -144,7 +144,7 @@ class OrderMachine(StoreMachine):
         now = self.books.dialect.now
         due = f"""
             SELECT id, concurrency_key FROM job_runs
-            WHERE {RUNNABLE} AND run_at <= {now} AND rate_mark IS NULL
+            WHERE {RUNNABLE} AND run_at <= {now} AND COALESCE(gate, '') <> 'rate'
         """
         working = self.sql(f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}")
         keys = {row.concurrency_key for row in working} - {None}
@@ -404,7 +404,8 @@ class RateMachine(StoreMachine):
 
     def due_at_rate(self, mark: str) -> list[ModelRun]:
         """Return the due runs at a rate with this mark, in their order."""
-        order = "SELECT id FROM job_runs WHERE gate IS NULL ORDER BY run_at, id"
+        gate = "gate = 'rate'" if mark == "waits" else "gate IS NULL"
+        order = f"SELECT id FROM job_runs WHERE {gate} ORDER BY run_at, id"
         runs = [self.runs[row.id] for row in self.sql(order)]
         waits = [run for run in runs if run.rate == mark and run.status in ("queued", "failed")]
         return [run for run in waits if run.due <= 0]
@@ -416,12 +417,17 @@ class RateMachine(StoreMachine):
         """
         chosen = []
         ready = self.due_at_rate("ready")
-        capacity = self.free - sum(not self.model.is_busy(run.concurrency) for run in ready)
+        capacity = self.free - sum(map(self.may_begin, ready))
         for run in self.due_at_rate("waits"):
             if capacity > 0:
                 chosen.append(run)
-                capacity -= not self.model.is_busy(run.concurrency)
+                capacity -= self.may_begin(run)
         return chosen
+
+    def may_begin(self, run: ModelRun) -> bool:
+        """Whether nothing of its concurrency key comes before it, or is at work."""
+        (id_,) = (id_ for id_, each in self.runs.items() if each is run)
+        return self.model.comes_first(id_) and not self.model.is_busy(run.concurrency)
 
     @rule()
     def open_starts(self) -> None:

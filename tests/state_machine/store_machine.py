@@ -370,6 +370,7 @@ class StoreMachine(RuleBasedStateMachine):
             for name, expected in self.columns_of(run).items():
                 assert getattr(row, name) == expected, (id_, name)
             assert stored_json(row.payload) == run.payload
+            assert (row.gate == "rate") == (run.rate == "waits")
             assert row.attempts <= row.max_attempts
             assert (row.finished_at is not None) == (run.status in TERMINAL)
             assert (row.cancel_requested_at is not None) == run.cancel_requested
@@ -389,7 +390,6 @@ class StoreMachine(RuleBasedStateMachine):
             "idempotency_key": run.key,
             "unique_while": run.unique_while,
             "rate_key": None if run.rate is None else RATED,
-            "rate_mark": "waits" if run.rate == "waits" else None,
         }
 
     def look_at_begin(self, id_: int, claims: int, started_at: object) -> None:

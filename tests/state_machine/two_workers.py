@@ -477,8 +477,8 @@ class TwoWorkers(RuleBasedStateMachine):
         assert row.locked_by == run.token
         assert stored_json(row.payload) == run.payload
         assert (row.started_at is not None) == (run.claims > 0), "a begun run counts as unbegun"
-        assert (row.rate_mark == "waits") <= (run.rate is not None)
-        run.rate = run.rate and ("waits" if row.rate_mark else "ready")
+        assert (row.gate == "rate") <= (run.rate is not None)
+        run.rate = run.rate and ("waits" if row.gate == "rate" else "ready")
 
     def look_at_rate(self, by: ModelWorker | None, holds: bool, rows: Iterable[Row[Any]]) -> None:
         """Check that the key only moves forward, by starts of claims or an outcome's delay."""

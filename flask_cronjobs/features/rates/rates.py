@@ -1,14 +1,14 @@
 """Rate limits: which runs may be claimed now, and the starts that their attempts take.
 
-A run with a rate is marked while it waits, so that it is in no index of the claims. Three steps let
-it begin:
+The gate of a run that waits for its rate is ``rate``, so that no index of the claims has it. Three
+steps let it begin:
 
-1. `open_starts` removes the mark from the first due runs of each key, as many as there are free
-   starts.
-2. Any worker claims them like other runs.
+1. `open_starts` opens the gate of the first due runs of each key, as many as there are free starts.
+2. Any worker claims them like other runs, or parks them if their concurrency key is full: then they
+   wait at the gate of that key; see `core.gate`.
 3. `spend` takes the starts, by the times of the claims, if the key's row has not changed since it
-   was read. Only this step decides: a worker that gets no start releases the run, which waits with
-   its mark again.
+   was read. Only this step decides: a worker that gets no start releases the run, which waits for
+   its rate again.
 
 So whichever process dies in between, no attempt begins without a start. At worst, a start is lost.
 """
@@ -27,6 +27,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from ...core.claim import Answer, ClaimRequest, record_and_claim
 from ...core.claim_statement import CLAIMABLE, claimable, free_share, of_queues, unpaused
+from ...core.gate import comes_first
 from ...core.tasks.options import UNLIMITED, Rate
 from ...db.connection import Bookkeeping, together
 from ...db.dialect import Dialect
@@ -106,9 +107,9 @@ def open_starts(
 def _open(
     books: Bookkeeping, given: Mapping[str, object], free: list[dict[str, Any]]
 ) -> tuple[int, bool]:
-    """Take the marks of the first runs of the groups *free*; return of how many.
+    """Open the gate of the first runs of the groups *free*; return of how many.
 
-    Runs that wait for their concurrency keys do not count. So where more runs are let than there
+    Runs that their concurrency keys hold back do not count. So where more runs are let than there
     are starts, it looks on behind them.
 
     :returns: with it, whether nothing is left to look for.
@@ -119,7 +120,7 @@ def _open(
             return opened, True
         most = max(each["free"] for each in free) + _BEYOND
         found = {**given, "groups": json.dumps(free), "most": most}
-        rows = books.rows(_take_marks(books.dialect), found)
+        rows = books.rows(_open_gate(books.dialect), found)
         opened += len(rows)
         of_key = Counter(row.key for row in rows)
         free = [each for each in free if of_key[each["rate_key"]] > each["free"]]
@@ -165,13 +166,13 @@ _OF_KEY = ", ".join(
 
 
 @lru_cache(maxsize=2)
-def _take_marks(d: Dialect) -> TextClause:
-    """Return the UPDATE that takes the marks of the first due runs of some groups.
+def _open_gate(d: Dialect) -> TextClause:
+    """Return the UPDATE that opens the gate of the first due runs of some groups.
 
     1. ``ready`` is how many runs of each key may be claimed already, of the first of them.
     2. ``due`` are the first of each group, but for those that others have locked: they are locked
-       first, and then counted. One whose concurrency key has no free share does not count: it may
-       be claimed when there is one, and the others do not wait for that.
+       first, and then counted. One that its concurrency key holds back does not count: a claim
+       parks it, and the others do not wait for that.
     """
     columns = dict.fromkeys(_GROUP[:3], "text")
     same = " AND ".join(f"{name} = given.{name}" for name in _GROUP)
@@ -180,7 +181,7 @@ def _take_marks(d: Dialect) -> TextClause:
             AND attempts < max_attempts
         ORDER BY {_ORDER} LIMIT :most {d.skip_locked}
     """
-    due = d.join_each("priority, run_at, concurrency_key, concurrency_limit", first)
+    due = d.join_each("priority, run_at, concurrency_key, concurrency_limit, strict", first)
     key = "SELECT rate_key FROM due WHERE due.id = job_runs.id"
     return text(f"""
     WITH given AS MATERIALIZED {d.table("groups", **columns, priority="integer", free="integer")},
@@ -189,7 +190,7 @@ def _take_marks(d: Dialect) -> TextClause:
         FROM (SELECT DISTINCT rate_key FROM given) AS keys
     ),
     due AS MATERIALIZED (
-        SELECT r.id, given.rate_key, given.free, CASE WHEN {_HAS_SHARE} THEN 1 END AS counts,
+        SELECT r.id, given.rate_key, given.free, CASE WHEN {_MAY_BEGIN} THEN 1 END AS counts,
             r.priority, r.run_at
         FROM given {due}
     ),
@@ -202,7 +203,7 @@ def _take_marks(d: Dialect) -> TextClause:
         SELECT id FROM placed JOIN ready ON ready.rate_key = placed.rate_key
         WHERE place < free - number OR (place = free - number AND counts = 1)
     )
-    UPDATE job_runs SET rate_mark = NULL,
+    UPDATE job_runs SET gate = NULL,
         rate_key = CASE WHEN {d.one_of("job_type", "rated")} THEN rate_key END
     WHERE {d.any_of("id", "SELECT id FROM chosen")} RETURNING id, ({key}) AS key
     """)
@@ -215,17 +216,19 @@ def _number_ready(d: Dialect) -> str:
     """
     return f"""
         SELECT count(*) FROM (
-            SELECT {CLAIMABLE}, concurrency_key, concurrency_limit
+            SELECT {CLAIMABLE}, concurrency_key, concurrency_limit, strict
             FROM job_runs WHERE {RATE_READY} AND rate_key = keys.rate_key
-            ORDER BY rate_mark, {_ORDER} LIMIT {_READY}
-        ) AS r WHERE {claimable(d)} AND {_HAS_SHARE}
+            ORDER BY gate, {_ORDER} LIMIT {_READY}
+        ) AS r WHERE {claimable(d)} AND {_MAY_BEGIN}
     """
 
 
-#: SQL for: the concurrency key of the run ``r``, if it has one, has a free share.
-_HAS_SHARE = (
-    f"(r.concurrency_key IS NULL OR {free_share('r.concurrency_key')} <= r.concurrency_limit)"
-)
+#: SQL for: the concurrency key of the run ``r``, if it has one, has a free share, and no other run
+#: comes before it in strict order.
+_MAY_BEGIN = f"""
+    ((r.concurrency_key IS NULL OR {free_share("r.concurrency_key")} <= r.concurrency_limit)
+        AND {comes_first("r")})
+"""
 
 
 def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]) -> dict[int, str]:

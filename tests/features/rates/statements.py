@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from flask_cronjobs.features.rates import rates
 
-STATEMENTS = {"find-starts": rates._groups, "open-starts": rates._take_marks}
+STATEMENTS = {"find-starts": rates._groups, "open-starts": rates._open_gate}

@@ -137,6 +137,24 @@ def test_concurrency_and_order_hold_beside_a_rate(jobs: CronJobs, db: Any) -> No
     refuse_early_starts(db, 0.05)
 
 
+def test_run_without_a_start_that_its_key_lets_go_hands_the_turn_on(
+    jobs: CronJobs, db: Any
+) -> None:
+    @jobs.task(rate="1/day", rate_key="mail:{account}", concurrency_key="one", retry=AGAIN)
+    def send(account: str) -> None: ...
+
+    send.using(commit=True).enqueue("a")
+    assert jobs.tick().succeeded == 1
+    for account in "ab":
+        send.using(commit=True).enqueue(account)
+    # As if both had met a full key while each had a start, and that of "a" was taken by another.
+    db.session.execute(text("UPDATE job_runs SET gate = 'keys' WHERE status = 'queued'"))
+    db.session.commit()
+    assert jobs.tick(budget=10).succeeded == 1
+    left = db.session.scalars(select(JobRun).where(JobRun.status == "queued")).one()
+    assert (left.rate_key, left.gate, left.attempts) == ("mail:a", "rate", 0)
+
+
 def test_replaced_run_belongs_to_the_key_of_its_new_payload(jobs: CronJobs, db: Any) -> None:
     @jobs.task(rate="1/day", rate_key="mail:{account}")
     def send(account: str) -> None: ...
@@ -144,7 +162,7 @@ def test_replaced_run_belongs_to_the_key_of_its_new_payload(jobs: CronJobs, db: 
     for account in "ab":
         send.using(idempotency_key="k", replace=True, commit=True).enqueue(account)
     run = db.session.scalars(select(JobRun)).one()
-    assert (run.rate_key, run.rate_mark) == ("mail:b", "waits")
+    assert (run.rate_key, run.gate) == ("mail:b", "rate")
 
 
 def test_slot_of_a_definition_waits_for_its_rate(jobs: CronJobs, db: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, text
 
+from flask_cronjobs.core import gate
 from flask_cronjobs.core.tasks.options import Rate
 from flask_cronjobs.features.rates import rates
 from flask_cronjobs.insights.run_actions import CANCEL, RETRY
@@ -26,7 +27,7 @@ HUNDRED = Rate(timedelta(seconds=0.6))
 
 def waiting(kit: Kit, key: str = "key", number: int = 1, **values: Any) -> list[int]:
     """Insert *number* due runs that wait for their rate; return their ids."""
-    return kit.runs(number, rate_key=key, rate_mark="waits", **values)
+    return kit.runs(number, rate_key=key, gate="rate", **values)
 
 
 def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Starts:
@@ -69,7 +70,7 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     assert answer.opened == 0
     assert 0 < (answer.wait or 0) <= 0.6
     assert kit.claim_ids(side_by_side=True) == []
-    assert kit.get(second).rate_mark == "waits"
+    assert kit.get(second).gate == "rate"
 
 
 def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
@@ -95,7 +96,7 @@ def test_first_due_runs_of_each_key_come_first(kit: Kit) -> None:
     assert answer.opened == 2
     assert 4 < (answer.wait or 0) <= 5
     assert kit.claim_ids(side_by_side=True) == [high, old]
-    assert kit.get(low).rate_mark == "waits"
+    assert kit.get(low).gate == "rate"
 
 
 def test_runs_that_this_worker_cannot_take_do_not_keep_others(kit: Kit) -> None:
@@ -128,6 +129,34 @@ def test_runs_of_a_busy_key_do_not_keep_others_from_starts_however_many(
     assert claimed == mine[:2]
 
 
+def test_runs_behind_others_in_their_order_do_not_keep_others_from_starts(kit: Kit) -> None:
+    order: dict[str, Any] = {"concurrency_key": "o", "concurrency_limit": 1, "strict": True}
+    kit.run(run_at=ago(hours=-1), **order)
+    behind = waiting(kit, number=3, priority=1, **order)
+    (mine,) = waiting(kit)
+    opened(kit)
+    assert kit.claim_ids(side_by_side=True) == [mine]
+    assert [kit.get(each).gate for each in behind] == ["order"] * 3
+
+
+def test_run_passes_from_its_rate_to_the_gate_of_its_key_and_needs_no_other_start(
+    kit: Kit,
+) -> None:
+    busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
+    first = kit.run(**busy)
+    holder = kit.claim_one()
+    (rated,) = waiting(kit, **busy)
+    assert opened(kit).opened == 1
+    assert kit.claim_ids(side_by_side=True) == []
+    assert kit.get(rated).gate == "keys"
+    assert opened(kit) == rates.Starts(), "its rate has let it go"
+    kit.finish(holder)
+    assert gate.open_behind(kit.books, [first]) == 1
+    claims = kit.claim(side_by_side=True)
+    assert [claim.id for claim in claims] == [rated]
+    assert spent(kit, claims) == []
+
+
 @on_postgresql
 def test_locked_runs_do_not_keep_others_of_their_key_from_starts(kit: Kit) -> None:
     locked, (free, last) = waiting(kit, number=30), waiting(kit, number=2)
@@ -137,18 +166,18 @@ def test_locked_runs_do_not_keep_others_of_their_key_from_starts(kit: Kit) -> No
         )
         assert opened(kit).opened == 1
         assert kit.claim_ids(side_by_side=True) == [free]
-    assert kit.get(last).rate_mark == "waits"
+    assert kit.get(last).gate == "rate"
 
 
 @pytest.mark.parametrize("kind", ["failed", "released", "snoozed"])
 def test_run_waits_again_for_its_next_attempt(kit: Kit, kind: OutcomeKind) -> None:
     run = kit.run(rate_key="key")
     kit.finish(kit.claim_one(), kind)
-    assert kit.get(run).rate_mark == "waits"
+    assert kit.get(run).gate == "rate"
     kit.act(CANCEL, run)
-    assert kit.get(run).rate_mark is None
+    assert kit.get(run).gate is None
     kit.act(RETRY, run)
-    assert kit.get(run).rate_mark == "waits"
+    assert kit.get(run).gate == "rate"
 
 
 @pytest.mark.parametrize(("period", "starts"), [(3600, 0), (0.001, 1)])
@@ -261,10 +290,10 @@ def test_runs_that_lost_their_rate_are_all_let_go(
 ) -> None:
     monkeypatch.setattr(rates, "_READY", 2)
     monkeypatch.setattr(rates, "_BEYOND", 1)
-    rates._take_marks.cache_clear()
+    rates._open_gate.cache_clear()
     waiting(kit, number=9)
     rates.mend(kit.books, ["task"], [])
-    rates._take_marks.cache_clear()
+    rates._open_gate.cache_clear()
     assert len(kit.claim_ids(side_by_side=True)) == 9
 
 
@@ -273,6 +302,6 @@ def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:
     taken(kit, -90_000, "idle")
     taken(kit, -80_000, "used")
     rates.mend(kit.books, ["task", "rated"], ["rated"])
-    assert (kit.get(old).rate_key, kit.get(old).rate_mark) == (None, None)
-    assert kit.get(waiting_id).rate_mark == "waits"
+    assert (kit.get(old).rate_key, kit.get(old).gate) == (None, None)
+    assert kit.get(waiting_id).gate == "rate"
     assert [row.key for row in kit.sql("SELECT key FROM job_rates")] == ["used"]

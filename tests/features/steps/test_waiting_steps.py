@@ -224,7 +224,7 @@ def test_each_attempt_of_a_run_that_sleeps_takes_a_start_of_its_rate(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     enqueue(lambda: jobs.sleep("an hour", HOUR), rate="1/day")
-    assert (tick().released, the_run(db).rate_mark) == (1, "waits")
+    assert (tick().released, the_run(db).gate) == (1, "rate")
     with travel(HOUR):
         assert tick().attempts == 0
     with travel(timedelta(days=1)):
