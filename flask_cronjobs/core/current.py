@@ -60,6 +60,10 @@ class Output:
         return "".join(tuple(self._pieces))
 
 
+def _unlimited(_seconds: float) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class CurrentRun:
     """The run that a handler works on.
 
@@ -79,9 +83,14 @@ class CurrentRun:
     :raises PayloadError: the run's row cannot be read.
     """
 
+    # As defaults of the class, which cost a run nothing: most runs change few of them.
     output: Output | None = None
     at_end: Sequence[Callable[[], None]] = ()
-    # As defaults of the class, which cost a run nothing: hardly any reports progress.
+    warning: str | None = None
+    interrupted_by: BaseException | None = None
+    ended_by: BaseException | None = None
+    to_stop: Callable[[], bool] = staticmethod(lambda: False)
+    limited: Callable[[float], AbstractContextManager[None]] = staticmethod(_unlimited)
     _requested_at = -math.inf
     # The last progress, and whether it must be written, which the keeper's thread resets.
     _reported: Progress | None = None
@@ -102,11 +111,6 @@ class CurrentRun:
         except ValueError as error:
             raise PayloadError(str(error)) from None
         self.books = books
-        self.to_stop: Callable[[], bool] = lambda: False
-        self.limited: Callable[[float], AbstractContextManager[None]] = lambda _: nullcontext()
-        self.warning: str | None = None
-        self.interrupted_by: BaseException | None = None
-        self.ended_by: BaseException | None = None
         self.thread: int = threading.get_ident()
         self._request_write = request_write
         self._default_timezone = default_timezone
