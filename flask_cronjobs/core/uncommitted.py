@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from flask import g, has_app_context
 from sqlalchemy import Connection, event
-from sqlalchemy.orm import Session, SessionTransaction
+from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from ..db.database import Database
 from .current import at_work, warn
@@ -151,10 +152,15 @@ class _Written:
                 self.counts = self._before.get(found[2], self.counts).copy()
 
 
+#: What `watch_writes` has been given. `event.contains` goes by the id, which another may have had.
+_watched: WeakSet[sessionmaker[Session]] = WeakSet()
+
+
 def watch_writes(db: Database) -> None:
     """Count what handlers write in the app's sessions, from now on: this process executes runs."""
     made = db.sessionmaker
-    if not event.contains(made, "after_begin", _watch):
+    if made not in _watched:
+        _watched.add(made)
         event.listen(made, "after_begin", _watch)
 
 

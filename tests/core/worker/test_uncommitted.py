@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import delete, insert, select, text, update
+from sqlalchemy import Engine, delete, insert, select, text, update
+from sqlalchemy.orm import sessionmaker
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.current import CurrentRun, at_work
+from flask_cronjobs.core.uncommitted import left_in, watch_writes
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobRun, JobTick
 
@@ -206,3 +211,23 @@ def test_tick_says_which_runs_it_cannot_see(
     caplog.clear()
     assert jobs.tick().succeeded == 1
     assert caplog.text == ""
+
+
+def test_each_app_is_watched_though_one_that_is_gone_had_its_place(engine: Engine) -> None:
+    """As in the tests of an app, which make one app after the other."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE work (label text)"))
+    token = at_work.set(cast(CurrentRun, object()))
+    gc.disable()  # What SQLAlchemy notes of the one that is gone stays until a collection.
+    try:
+        for _ in range(3):
+            made = sessionmaker(engine)
+            with made() as session:
+                db: Any = SimpleNamespace(sessionmaker=made, open_session=lambda it=session: it)
+                watch_writes(db)
+                session.execute(text("INSERT INTO work VALUES ('a')"))
+                assert left_in(db) == "1 INSERT statement"
+            del made, session, db
+    finally:
+        gc.enable()
+        at_work.reset(token)
