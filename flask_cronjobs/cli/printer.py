@@ -19,9 +19,9 @@ from .terminal import file_number, is_read, leave, paint, write
 #: The format of the time in a line of a log, in UTC.
 STAMP = "%Y-%m-%dT%H:%M:%SZ"
 #: Seconds that a line waits for a reader. After a dropped line, the next ones do not wait.
-LINE_WITHIN = 0.2
+LINE_SECONDS = 0.2
 #: Seconds that a command waits at its end for a reader to continue.
-END_WITHIN = 5.0
+END_SECONDS = 5.0
 
 
 class Printer:
@@ -56,7 +56,7 @@ class Printer:
         """Print a line, or drop it if the reader is stuck."""
         stamp = f"{time.strftime(STAMP, time.gmtime())} " if self._stamped else ""
         lost = f"({self._dropped} unread lines were dropped)\n" if self._dropped else ""
-        if self._write(f"{lost}{stamp}{line}\n", 0.0 if self._dropped else LINE_WITHIN):
+        if self._write(f"{lost}{stamp}{line}\n", 0.0 if self._dropped else LINE_SECONDS):
             self._dropped = 0
         else:
             self._dropped += 1
@@ -94,7 +94,7 @@ class Printer:
         """Print the last line, unless nothing was due."""
         if self.as_json:
             everything = {"tick": report._asdict(), "slots": self.slots, "runs": self.runs}
-            self._write(f"{json.dumps(everything)}\n", END_WITHIN)
+            self._write(f"{json.dumps(everything)}\n", END_SECONDS)
         elif not is_idle(report):
             kinds = (*OUTCOME_KINDS, "lost")
             counts = [f"{getattr(report, kind)} {kind}" for kind in kinds if getattr(report, kind)]
@@ -102,7 +102,7 @@ class Printer:
 
     def end(self) -> None:
         """Let the command end even if its output is not read."""
-        if not is_read(self._stream, END_WITHIN):
+        if not is_read(self._stream, END_SECONDS):
             logger.warning("The standard output was not read, and the rest of it was dropped")
             leave(self._stream)
 

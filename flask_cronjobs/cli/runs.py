@@ -46,7 +46,7 @@ from .terminal import paint
 #: The columns that ``--wide`` adds to `show_list`.
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Seconds between two checks of the run.
-EVERY = 1.0
+POLL_SECONDS = 1.0
 #: The exit status for each outcome, and, like that of ``timeout``, for none in time.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
@@ -255,7 +255,7 @@ def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[R
         if view is None:
             raise no_run(run_id)
         yield view
-        left = EVERY if until is None else min(EVERY, until - time.monotonic())
+        left = POLL_SECONDS if until is None else min(POLL_SECONDS, until - time.monotonic())
         if view.row.status in TERMINAL or left <= 0:
             return
         time.sleep(left)

@@ -20,7 +20,7 @@ else:
 #: Bytes that are written at once, which a pipe that is ready always accepts.
 BYTES_AT_ONCE: int = getattr(select, "PIPE_BUF", 512)
 #: Seconds that a warning waits until it can be written.
-WARN_WITHIN = 0.2
+WARN_SECONDS = 0.2
 
 
 def write(stream: TextIO, text: str, within: float) -> bool:
@@ -74,7 +74,7 @@ class Warnings(TextHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print *record*, unless the reader is stuck."""
-        if is_read(self.stream, WARN_WITHIN):
+        if is_read(self.stream, WARN_SECONDS):
             super().emit(record)
 
 

@@ -130,7 +130,7 @@ def end(books: Bookkeeping, operation: Operation) -> int:
 
 
 #: Seconds without a change after which an unfinished operation counts as stopped.
-STOPPED_AFTER = 60.0
+STOPPED_AFTER_SECONDS = 60.0
 #: Most operations on one run that are shown.
 _SHOWN = 10
 
@@ -195,7 +195,7 @@ def operations_on(source: Source, run_id: int) -> tuple[OperationView, ...]:
 def _views(reader: Reader, rows: Sequence[Row[Any]]) -> list[OperationView]:
     from .reader import record
 
-    silent_since = reader.now - timedelta(seconds=STOPPED_AFTER)
+    silent_since = reader.now - timedelta(seconds=STOPPED_AFTER_SECONDS)
     return [
         record(
             OperationView,

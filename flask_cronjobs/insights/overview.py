@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from .health import Verdict, read_verdict
 from .reader import RUNS, Count, Reader, Source, reading, record
 from .run_rows import ERROR_SHOWN, first_line
-from .schedule_needs import DEAD_LOOKED_AT, latest_dead
+from .schedule_needs import DEAD_ROWS_READ, latest_dead
 from .schedule_views import DefinitionList, Sort, list_definitions
 from .tick_views import Bucket, read_activity
 
@@ -108,7 +108,7 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
         sampled = select(groups, message).join(RUNS, RUNS.c.id == groups.c.sample_id)
         rows = reader.rows(sampled.order_by(groups.c.newest.desc()))
         labels = _labels(reader)
-    full = sum(row.number for row in rows) >= DEAD_LOOKED_AT
+    full = sum(row.number for row in rows) >= DEAD_ROWS_READ
     views = tuple(
         record(
             DeadGroup,

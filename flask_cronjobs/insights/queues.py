@@ -96,7 +96,7 @@ def _view(
 
 
 #: Most ticks that are read, newest first.
-_LOOKED_AT = 10_000
+_SEARCHED_TICKS = 10_000
 #: The shortest time for which a host counts as serving its queues after its last tick.
 SERVES_FOR = timedelta(minutes=10)
 
@@ -188,7 +188,7 @@ def _grouped(reader: Reader) -> Any:
     c = TICKS.c
     columns = c.id, c.host, cast(c.queues, String).label("queues"), c.started_at, c.seen_at
     recent = select(*columns).where(c.started_at > reader.now - timedelta(days=1))
-    n = recent.order_by(c.started_at.desc()).limit(_LOOKED_AT).subquery().c
+    n = recent.order_by(c.started_at.desc()).limit(_SEARCHED_TICKS).subquery().c
     alike = n.host, n.queues
     newest = func.max(n.seen_at).label("seen"), func.max(n.id).label("latest")
     groups = select(*alike, *newest).group_by(*alike).subquery()

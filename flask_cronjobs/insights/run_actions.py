@@ -37,7 +37,7 @@ CHANGED_AT_ONCE = 500
 #: Most runs that a filter finds.
 MOST_MATCHING = 1_000_000
 #: Seconds that PostgreSQL may take to find the runs of a filter.
-_FOUND_WITHIN = 600.0
+_SEARCH_SECONDS = 600.0
 
 
 class Change(NamedTuple):
@@ -204,7 +204,7 @@ class Action:
         if opened is not None:
             return matching(state, allowed_filter, limit, opened)
         with state.bookkeeping() as books:
-            books.limit = _FOUND_WITHIN
+            books.limit = _SEARCH_SECONDS
             return books.call(partial(matching, state, allowed_filter, limit))
 
     def statuses(self, which: RunFilter) -> list[Status]:

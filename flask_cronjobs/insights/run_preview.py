@@ -23,12 +23,12 @@ class Preview:
     :ivar first: the first ten runs, in the given order.
     :ivar errors: the most frequent tasks and types of error among the first 1,000 runs, with their
         numbers.
-    :ivar looked_at: the number of runs whose errors were counted.
+    :ivar runs_read: the number of runs whose errors were counted.
     """
 
     first: tuple[RunRow, ...]
     errors: tuple[tuple[str, str | None, int], ...]
-    looked_at: int
+    runs_read: int
 
     def split(self) -> list[str]:
         """Return lines such as ``31 of send_mail, TimeoutError``."""
@@ -39,9 +39,9 @@ class Preview:
 
     def heading(self, total: int) -> str:
         """Return the heading of `errors`, which says if only some of the *total* were read."""
-        if self.looked_at >= total:
+        if self.runs_read >= total:
             return "By task and error"
-        return f"By task and error, of the first {plural(self.looked_at, 'run')}"
+        return f"By task and error, of the first {plural(self.runs_read, 'run')}"
 
 
 def preview(source: Source, ids: Sequence[int]) -> Preview:

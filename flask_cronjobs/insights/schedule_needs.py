@@ -37,7 +37,7 @@ from .reader import (
 )
 
 #: Most skipped and cancelled runs, newest first, that are searched for missed slots.
-_LOOKED_AT = 2000
+_SEARCHED_ROWS = 2000
 #: Most definitions that a sentence names.
 _NAMED = 3
 
@@ -76,7 +76,7 @@ def set_aside(reader: Reader) -> Query:
     names = "result", "id", "definition_id", "error_type", "last_error", "scheduled_for"
     columns = (RUNS.c[name] for name in (*names, "finished_at"))
     newest = select(*columns).where(text(SET_ASIDE)).order_by(RUNS.c.id.desc())
-    return newest.limit(_LOOKED_AT).subquery()
+    return newest.limit(_SEARCHED_ROWS).subquery()
 
 
 @read_once
@@ -133,9 +133,9 @@ NEEDS: Mapping[Need, str] = {
     "late": "late",
 }
 #: Most dead runs, newest first, that are read.
-DEAD_LOOKED_AT = 10_000
+DEAD_ROWS_READ = 10_000
 #: Most definitions that are found for each need.
-_FOUND_AT_MOST = 1_000
+_MOST_DEFINITIONS = 1_000
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,9 @@ def needs(reader: Reader) -> Needs:
     queries = [with_dead_runs, *([_in_doubt(reader)] if "effects" in present(reader) else [])]
     union = union_all(*(select(query.subquery()) for query in queries))
     ids_by_need: dict[Need, set[int]] = {"missed": set(), "dead": set(), "doubt": set()}
-    ids_by_need["missed"].update(() if missed is None else missed.definition_ids[:_FOUND_AT_MOST])
+    ids_by_need["missed"].update(
+        () if missed is None else missed.definition_ids[:_MOST_DEFINITIONS]
+    )
     for row in reader.rows(union):
         ids_by_need[row.need].add(row.definition_id)
     overdue = timedelta(seconds=reader.state.settings.health_overdue)
@@ -190,14 +192,14 @@ def latest_dead() -> Query:
     """Return a subquery of the latest dead runs with their errors."""
     names = "id", "job_type", "definition_id", "error_type", "fingerprint", "finished_at", "label"
     dead = select(*(RUNS.c[name] for name in names)).where(text(DEAD))
-    return dead.order_by(RUNS.c.finished_at.desc()).limit(DEAD_LOOKED_AT).subquery()
+    return dead.order_by(RUNS.c.finished_at.desc()).limit(DEAD_ROWS_READ).subquery()
 
 
 def _in_doubt(reader: Reader) -> Query:
     doubted = (
         select(EFFECTS.c.run_id)
         .where(text(OPEN_EFFECT), EFFECTS.c.run_id.is_not(None), text(is_in_doubt(reader.dialect)))
-        .limit(_FOUND_AT_MOST)
+        .limit(_MOST_DEFINITIONS)
         .subquery()
     )
     runs = RUNS.join(doubted, doubted.c.run_id == RUNS.c.id)
@@ -207,4 +209,4 @@ def _in_doubt(reader: Reader) -> Query:
 def _having(need: Need, definition_id: ColumnElement[int]) -> Query:
     """Return a SELECT of the definitions *definition_id*, each once and with *need*."""
     columns = literal(need, String).label("need"), definition_id.label("definition_id")
-    return select(*columns).where(definition_id.is_not(None)).distinct().limit(_FOUND_AT_MOST)
+    return select(*columns).where(definition_id.is_not(None)).distinct().limit(_MOST_DEFINITIONS)

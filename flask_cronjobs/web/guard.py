@@ -111,7 +111,7 @@ _FORWARDED = ("forwarded", "via")
 _HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
 #: Seconds between two warnings about wrong tick tokens, since anyone can cause them.
 _wrong_token = Throttle()
-_BETWEEN_WARNINGS = 60.0
+_SECONDS_BETWEEN_WARNINGS = 60.0
 #: Most characters of a client's text that the log repeats.
 _LONGEST_SHOWN = 200
 #: The parameters that search in texts.
@@ -303,7 +303,7 @@ def _check_token() -> None:
         if hmac.compare_digest((offered or "").encode(), token.encode()):
             return
         if _wrong_token.ready():
-            _wrong_token.block_for(_BETWEEN_WARNINGS)
+            _wrong_token.block_for(_SECONDS_BETWEEN_WARNINGS)
             logger.warning(
                 "A tick by URL was refused with 404, since its bearer token is not "
                 "CRONJOBS_TICK_TOKEN"

@@ -33,7 +33,7 @@ from ..types import TickReport
 from .params import clamped
 
 #: Seconds that other requests wait for the first answer, and that an answer stays valid.
-LIMIT = 5.0
+LIMIT_SECONDS = 5.0
 
 
 class HealthLook:
@@ -52,10 +52,10 @@ class HealthLook:
         """Return the status.
 
         While another request checks, return the last status, or ``down`` if the check takes longer
-        than `LIMIT` seconds.
+        than `LIMIT_SECONDS` seconds.
         """
-        if not self._lock.acquire(timeout=0 if self._last else LIMIT):
-            return self._last if time.monotonic() < self._began + LIMIT else "down"
+        if not self._lock.acquire(timeout=0 if self._last else LIMIT_SECONDS):
+            return self._last if time.monotonic() < self._began + LIMIT_SECONDS else "down"
         try:
             self._began = time.monotonic()
             self._last = self._look()

@@ -45,7 +45,7 @@ from .params import MAX_TEXT, is_short
 _COOKIE = "cronjobs_message"
 # Browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
-_MESSAGE_AGE = 60
+_MESSAGE_SECONDS = 60
 # The key for apps without a SECRET_KEY. Then only the process that made a message shows it.
 _OWN_KEY = secrets.token_bytes(32)
 #: The actions on many runs, by name.
@@ -125,7 +125,7 @@ def _packed(response: Response, is_secret: bool) -> Response:
 
 
 #: Seconds after which the script refreshes a page.
-REFRESH = 15
+REFRESH_SECONDS = 15
 
 
 def reader_page(
@@ -139,7 +139,7 @@ def reader_page(
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "content": content}
     if content is not None:
-        values = {"refresh": REFRESH, "now": getattr(content, "now", None), **values}
+        values = {"refresh": REFRESH_SECONDS, "now": getattr(content, "now", None), **values}
     return _packed(page(template, status, tone, **values), is_secret=values["csrf"] is not None)
 
 
@@ -176,7 +176,7 @@ def back(endpoint: str, message: Message, **values: Any) -> AnyResponse:
     response.set_cookie(
         _COOKIE,
         str(_serializer().dumps([message.tone, text, message.run_id])),
-        max_age=_MESSAGE_AGE,
+        max_age=_MESSAGE_SECONDS,
         path=_path(),
         secure=request.is_secure or bool(config.get("SESSION_COOKIE_SECURE")),
         httponly=True,
@@ -212,7 +212,7 @@ def _printable(value: object) -> object:
 def _message() -> Message | None:
     """Return the message of the last action."""
     try:
-        return Message(*_serializer().loads(request.cookies.get(_COOKIE, ""), _MESSAGE_AGE))
+        return Message(*_serializer().loads(request.cookies.get(_COOKIE, ""), _MESSAGE_SECONDS))
     except BadData:
         return None
 
@@ -239,7 +239,7 @@ def _csrf() -> str | None:
 
 
 #: Seconds after which a page is requested again if its server or database has failed.
-RETRY_AFTER = 10
+RETRY_AFTER_SECONDS = 10
 #: Most characters of a message that are shown.
 _LONGEST_ERROR = 500
 _CODES: tuple[tuple[type[CronJobsError], int], ...] = (
@@ -291,7 +291,7 @@ def failure(code: int, text: str, title: str | None = None) -> Response:
         return Response(f"{text}\n", code, mimetype="text/plain")
     title = title or TITLES.get(code, TITLES[500])
     tone: Tone = "bad" if code >= 500 else "idle"
-    refresh = RETRY_AFTER if code >= 500 and request.method == "GET" else 0
+    refresh = RETRY_AFTER_SECONDS if code >= 500 and request.method == "GET" else 0
     # Users who may not read see only the message.
     return page(
         "failure", code, tone, title=title, text=text, may_read=is_reader(), refresh=refresh

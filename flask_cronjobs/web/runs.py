@@ -25,12 +25,12 @@ from ..types import Status
 from .actions import run_or_404
 from .format import run_tone
 from .params import BadQuery, clamped, cursor, cursor_text, flag, run_filter, typed_args
-from .render import ACTIONS, REFRESH, reader_page
+from .render import ACTIONS, REFRESH_SECONDS, reader_page
 
 #: Seconds after which the page of a run is refreshed, by its status.
-_REFRESH_RUN: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH}
+_REFRESH_RUN_SECONDS: dict[str, int] = {"running": 5, "queued": 5, "failed": REFRESH_SECONDS}
 #: Seconds after which the page of an ended run is refreshed, since the run may be retried.
-REFRESH_ENDED = 60
+REFRESH_ENDED_SECONDS = 60
 
 
 class TaskHead(NamedTuple):
@@ -82,7 +82,7 @@ def runs() -> ResponseReturnValue:
         column=order.column,
         offered=_offered(page),
         bulk=_bulk(which, counts, page),
-        refresh=REFRESH if before is None else 0,
+        refresh=REFRESH_SECONDS if before is None else 0,
     )
 
 
@@ -124,7 +124,7 @@ def run(run_id: int) -> ResponseReturnValue:
     whole = flag(request.args, "frames")
     run = view if whole else _shortened(view)
     values: dict[str, Any] = {"run": run, "whole": whole, "hides_frames": run != view}
-    values["refresh"] = _REFRESH_RUN.get(view.row.status, REFRESH_ENDED)
+    values["refresh"] = _REFRESH_RUN_SECONDS.get(view.row.status, REFRESH_ENDED_SECONDS)
     return reader_page("run", view, run_tone(view), **values)
 
 

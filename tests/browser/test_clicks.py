@@ -134,11 +134,11 @@ def _color(browser: Browser) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages that renew themselves several times a second."""
-    monkeypatch.setattr(render, "REFRESH", 0.25)
-    monkeypatch.setattr(runs, "REFRESH", 0.25)
-    monkeypatch.setattr(runs, "REFRESH_ENDED", 0.25)
-    monkeypatch.setattr(runs, "_REFRESH_RUN", {})
-    monkeypatch.setattr(render, "RETRY_AFTER", 0.25)
+    monkeypatch.setattr(render, "REFRESH_SECONDS", 0.25)
+    monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.25)
+    monkeypatch.setattr(runs, "REFRESH_ENDED_SECONDS", 0.25)
+    monkeypatch.setattr(runs, "_REFRESH_RUN_SECONDS", {})
+    monkeypatch.setattr(render, "RETRY_AFTER_SECONDS", 0.25)
 
 
 def _stamp(browser: Browser) -> str:

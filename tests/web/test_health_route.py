@@ -79,7 +79,7 @@ def test_others_get_the_last_answer_while_one_looks(pages: Pages, slow: Slow) ->
 def test_a_look_that_hangs_is_down_for_others_until_it_ends(
     pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitoring, "LIMIT", 0.2)
+    monkeypatch.setattr(monitoring, "LIMIT_SECONDS", 0.2)
     pages.tick(5)
     slow.ask()
     assert slow.begun.acquire(timeout=10)
