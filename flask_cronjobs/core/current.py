@@ -197,15 +197,15 @@ class CurrentRun:
         from .definitions import name_and_timezone
 
         with self.books_here() as books:
-            found = name_and_timezone(books, id_)
-        if found is None:
+            name_and_zone = name_and_timezone(books, id_)
+        if name_and_zone is None:
             logger.warning(
                 "%s: its definition has been removed, so its time zone is not known; "
                 "CRONJOBS_TIMEZONE is used, which is %s",
                 self.claim,
                 self._default_timezone,
             )
-        return found or (None, self._default_timezone)
+        return name_and_zone or (None, self._default_timezone)
 
     @contextmanager
     def books_here(self) -> Generator[Bookkeeping]:
@@ -240,13 +240,13 @@ class CurrentRun:
         """
         self.raise_again()
         try:
-            known = 0 <= fraction <= 1
+            is_valid = 0 <= fraction <= 1
         except TypeError:
-            known = False
-        if not known:
+            is_valid = False
+        if not is_valid:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
-        kept = None if message is None else str(message)[:LONGEST_MESSAGE]
-        self._reported = float(fraction), kept
+        stored_message = None if message is None else str(message)[:LONGEST_MESSAGE]
+        self._reported = float(fraction), stored_message
         self.has_progress = True
         now = time.monotonic()
         if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
@@ -319,11 +319,11 @@ class CurrentRun:
 
 def _is_handled(error: BaseException) -> bool:
     """Return whether *error* is being handled here; async handlers see it as a cancellation."""
-    each = sys.exc_info()[1]
-    while each is not None:
-        if each is error or type(each).__name__ == "CancelledError":
+    link = sys.exc_info()[1]
+    while link is not None:
+        if link is error or type(link).__name__ == "CancelledError":
             return True
-        each = each.__context__
+        link = link.__context__
     return False
 
 

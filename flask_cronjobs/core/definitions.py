@@ -76,7 +76,7 @@ def read(
         "all": after == 0,
     }
     rows = books.rows(read_definitions(books.dialect), parameters)
-    return sorted((_row(row) for row in rows), key=lambda found: found.id)
+    return sorted((_row(row) for row in rows), key=lambda row: row.id)
 
 
 def find(books: Bookkeeping, name: str) -> DefinitionRow | None:
@@ -154,8 +154,8 @@ def change(
     """
     old = definition.spec
     values: dict[str, Any] = {**asdict(spec), "app": app}
-    moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
-    if moved or definition.next_run_at is None:
+    has_moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
+    if has_moved or definition.next_run_at is None:
         values |= {"next_run_at": first, "considered_until": definition.now}
     return assign(books, definition, **values)
 
@@ -166,9 +166,9 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
     Old and new code may run at the same time, so other code may still declare them.
     """
     d = books.dialect
-    which = f"SELECT id FROM job_definitions WHERE {undeclared(d)} LIMIT :chunk {d.skip_locked}"
+    ids = f"SELECT id FROM job_definitions WHERE {undeclared(d)} LIMIT :chunk {d.skip_locked}"
     statement = f"""
-        UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", which)}
+        UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", ids)}
     """
     names = d.array(tuple(declared))
     books.rows(text(statement), {"declared": names, "app": app, "chunk": DEFINITIONS_READ})
@@ -212,11 +212,11 @@ def skip_pause(
     values: dict[str, Any] = {"next_run_at": plan.following, "considered_until": definition.now}
     if resume:
         values["paused_at"] = None
-    as_read, given = _as_read(books.dialect, definition)
+    as_read, read_values = _as_read(books.dialect, definition)
     moved, parameters = _update(books.dialect, f"{as_read} AND paused_at IS NOT NULL", values)
 
     def move(connection: Connection) -> list[RecordedSlot] | None:
-        if not connection.execute(moved, {**parameters, **given}).all():
+        if not connection.execute(moved, {**parameters, **read_values}).all():
             return None
         return insert_slots(connection, books.dialect, {definition.id: plan.slots})
 
@@ -250,9 +250,9 @@ def _update(
         else json.dumps(value) if name == "payload" else value
         for name, value in values.items()
     }  # fmt: skip
-    given = assigned({name: f":{name}" for name in values})
+    assignments = assigned({name: f":{name}" for name in values})
     statement = f"""
-        UPDATE job_definitions SET {given}, updated_at = {d.now} WHERE {_free(d, which)}
+        UPDATE job_definitions SET {assignments}, updated_at = {d.now} WHERE {_free(d, which)}
         RETURNING id
     """
     return text(statement), parameters
@@ -261,8 +261,8 @@ def _update(
 def _as_read(d: Dialect, definition: DefinitionRow) -> tuple[str, dict[str, object]]:
     """Return the condition that the watermark has not moved since it was read, with parameters."""
     expected = definition.next_run_at and d.instant(definition.next_run_at)
-    which = f"id = :id AND {d.same_instant('next_run_at', ':expected')}"
-    return which, {"id": definition.id, "expected": expected}
+    condition = f"id = :id AND {d.same_instant('next_run_at', ':expected')}"
+    return condition, {"id": definition.id, "expected": expected}
 
 
 def _free(d: Dialect, which: str) -> str:

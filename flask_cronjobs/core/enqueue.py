@@ -130,9 +130,9 @@ def _rows(
 
     :raises CronJobsError: one of them is not valid; the message begins with its index.
     """
-    for place, given in enumerate(payloads):
+    for place, payload in enumerate(payloads):
         try:
-            yield new_run(task, task.payload_from(given), options, state.settings)
+            yield new_run(task, task.payload_from(payload), options, state.settings)
         except (CronJobsError, TypeError) as error:
             raise type(error)(f"payloads[{place}]: {error}") from None
 
@@ -157,12 +157,12 @@ def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds
         for new in chunk:
             new.batch_id = batch_id
         with explaining_missing_tables(state):
-            found = insert_runs(session, chunk)
-        ids += [one.id for one in found]
-        ids.is_new += [one.holder is None for one in found]
-        for place, one in enumerate(found, len(ids) - len(chunk)):
-            if one.holder is not None:
-                _check_holder(one.holder, task, f"payloads[{place}]: ")
+            inserted = insert_runs(session, chunk)
+        ids += [row.id for row in inserted]
+        ids.is_new += [row.holder is None for row in inserted]
+        for place, run in enumerate(inserted, len(ids) - len(chunk)):
+            if run.holder is not None:
+                _check_holder(run.holder, task, f"payloads[{place}]: ")
 
 
 def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:

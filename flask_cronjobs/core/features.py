@@ -173,43 +173,45 @@ def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside]
 
 
 def loop(context: RunnerContext) -> Loop | None:
-    """Return what performs runs side by side for a worker that begins; None if none are to be."""
-    found = [begin(context) for begin in _of("loop", _used(context.state))]
-    return found[0] if found else None
+    """Return the loop that performs runs side by side in a worker; None if the app needs none."""
+    loops = [begin(context) for begin in _of("loop", _used(context.state))]
+    return loops[0] if loops else None
 
 
 def starts(
     state: State, books: Bookkeeping, request: ClaimRequest, rates: Mapping[str, Rate] | None
 ) -> tuple[Starts, ...]:
-    """Return what limits the starts of a worker's claims.
+    """Return the objects that limit the starts of a worker's claims.
 
-    :param request: for the tasks and queues of the worker.
-    :param rates: as of `WorkOptions`.
+    :param request: a request for the tasks and queues of the worker.
+    :param rates: the same as in `WorkOptions`.
     """
-    return tuple(each(state, books, request, rates) for each in _of("starts", _used(state)))
+    return tuple(make(state, books, request, rates) for make in _of("starts", _used(state)))
 
 
 def fact(name: str, run: CurrentRun) -> Any:
     """Return the fact *name* about a running run."""
-    (known,) = _of("fact", [each for each in FEATURES if name in each.facts])
-    return known(run)
+    (read,) = _of("fact", [feature for feature in FEATURES if name in feature.facts])
+    return read(run)
 
 
 def minute(books: Bookkeeping, row: TickRow) -> int:
     """Do what a tick does for features; return how many runs that made ready."""
-    due = [each for each in FEATURES if each.is_due is not None and each.is_due(row)]
-    return sum(do(books) for do in _of("minute", due))
+    due_features = [
+        feature for feature in FEATURES if feature.is_due is not None and feature.is_due(row)
+    ]
+    return sum(do(books) for do in _of("minute", due_features))
 
 
 def ended(books: Bookkeeping, batches: Collection[int]) -> int:
     """Do what follows if all runs of *batches* have ended; return how many runs that made ready."""
-    follow = [each for each in FEATURES if each.column == "batch_id"]
+    follow = [feature for feature in FEATURES if feature.column == "batch_id"]
     return sum(do(books, batches) for do in _of("ended", follow))
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
     """Let runs begin that features hold back; return when the next may, by `time.monotonic`."""
-    waits = [each(state, books, queues) for each in _of("next_start", _used(state))]
+    waits = [next_of(state, books, queues) for next_of in _of("next_start", _used(state))]
     soonest = min((wait for wait in waits if wait is not None), default=float("inf"))
     return time.monotonic() + soonest
 
@@ -225,7 +227,7 @@ def mend(state: State, books: Bookkeeping) -> None:
 
 def old_rows() -> tuple[Kind, ...]:
     """Return which old rows of features are deleted, whether the app still uses these or not."""
-    owners = [each for each in FEATURES if each.column]
+    owners = [feature for feature in FEATURES if feature.column]
     return tuple(kind for kinds in _of("old_rows", owners) for kind in kinds())
 
 
@@ -246,20 +248,20 @@ def _used(state: State) -> list[Feature]:
     """Return the features that the app uses, by the options of its tasks and by its settings."""
     settings, tasks = state.settings, list(state.registry.tasks.values())
     return [
-        each
-        for each in FEATURES
-        if any(getattr(settings, name) for name in each.settings)
-        or (each.task is not None and any(map(each.task, tasks)))
+        feature
+        for feature in FEATURES
+        if any(getattr(settings, name) for name in feature.settings)
+        or (feature.task is not None and any(map(feature.task, tasks)))
     ]
 
 
 def _watching() -> list[Feature]:
-    return [each for each in FEATURES if each.watches]
+    return [feature for feature in FEATURES if feature.watches]
 
 
 def _of(name: str, features: Sequence[Feature]) -> Iterator[Callable[..., Any]]:
     """Yield the functions *name* of those of *features* that have one."""
-    for each in features:
-        function = getattr(import_module(f"...features.{each.name}", __name__), name, None)
+    for feature in features:
+        function = getattr(import_module(f"...features.{feature.name}", __name__), name, None)
         if function is not None:
             yield function

@@ -73,12 +73,12 @@ def insert_runs(session: Session, rows: Sequence[NewRun]) -> list[Inserted]:
     if not dialect_of(connection.engine).one_writer:
         ids = dict(zip(keys, _reserve(connection, len(keys)), strict=False))
         keys.sort()
-    found: dict[str, Inserted] = {}
+    inserted: dict[str, Inserted] = {}
     for start in range(0, len(keys), INSERTED_AT_ONCE):
         chunk = {key: firsts[key] for key in keys[start : start + INSERTED_AT_ONCE]}
-        found |= _insert_or_find(connection, chunk, ids)
+        inserted |= _insert_or_find(connection, chunk, ids)
     return [
-        found[key] if firsts[key] is row else _repeated(found[key], row)
+        inserted[key] if firsts[key] is row else _repeated(inserted[key], row)
         for key, row in zip(map(_key, rows), rows, strict=True)
     ]
 
@@ -114,19 +114,19 @@ def _insert_or_find(
     happens often, as with keys of pending runs, insert all of *rows*, since to insert only those
     that are left would take their keys out of order.
     """
-    found: dict[str, Inserted] = {}
+    inserted: dict[str, Inserted] = {}
     has_free_keys = any(row.unique_while is not None for row in rows.values())
     in_order = has_free_keys and _can_undo(connection)
     while True:
         with connection.begin_nested() if in_order else nullcontext() as savepoint:
             now = _insert_and_find(connection, rows, ids)
             if len(now) == len(rows):
-                return found | now
+                return inserted | now
             if savepoint is not None:
                 savepoint.rollback()
                 continue
-        found |= now
-        rows = {key: row for key, row in rows.items() if key not in found}
+        inserted |= now
+        rows = {key: row for key, row in rows.items() if key not in inserted}
 
 
 def _can_undo(connection: Connection) -> bool:
@@ -145,9 +145,11 @@ def _insert_and_find(
 ) -> dict[str, Inserted]:
     reserved = [ids[key] for key in rows] if ids else None
     new = _insert(connection, list(rows.values()), reserved)
-    found = {key: Inserted(run) for run, key in new}
-    held = [key for key in rows if key not in found]
-    return found | {key: Inserted(run.id, run) for key, run in _holders(connection, held).items()}
+    inserted = {key: Inserted(run) for run, key in new}
+    held_keys = [key for key in rows if key not in inserted]
+    return inserted | {
+        key: Inserted(run.id, run) for key, run in _holders(connection, held_keys).items()
+    }
 
 
 def _insert(
@@ -168,9 +170,9 @@ def _insert(
 
 def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
     """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
-    given = {"id": run_id, **{name: getattr(row, name) for name in own}}
-    written = json.dumps({name: value for name, value in given.items() if value is not None})
-    return f",{written[1:-1]}" if len(written) > 2 else ""
+    values = {"id": run_id, **{name: getattr(row, name) for name in own}}
+    values_json = json.dumps({name: value for name, value in values.items() if value is not None})
+    return f",{values_json[1:-1]}" if len(values_json) > 2 else ""
 
 
 @lru_cache

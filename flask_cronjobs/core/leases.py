@@ -90,8 +90,8 @@ def passed_over(
     """Return which of *claims* a statement did not touch, though they are held still."""
     if len(touched) >= len(claims):
         return ()
-    left = [each for each in claims if each.id not in touched]
-    return watch(books, left).held if left and books.dialect.skip_locked else ()
+    untouched = [claim for claim in claims if claim.id not in touched]
+    return watch(books, untouched).held if untouched and books.dialect.skip_locked else ()
 
 
 def look_for_expired(books: Bookkeeping) -> list[Claim]:
@@ -230,10 +230,10 @@ def give_tokens(books: Bookkeeping, claims: Iterable[Claim], tokens: Iterable[st
     :raises DatabaseTrouble: it is unknown which tokens they have.
     """
     pairs = list(zip(claims, tokens, strict=True))
-    given = [{"id": each.id, "token": each.token, "fresh": fresh} for each, fresh in pairs]
-    rows = books.rows(_give_tokens(books.dialect), {"held": json.dumps(given)}, repeat=False)
-    written = {row.id for row in rows}
-    return [each._replace(token=fresh) for each, fresh in pairs if each.id in written]
+    values = [{"id": claim.id, "token": claim.token, "fresh": fresh} for claim, fresh in pairs]
+    rows = books.rows(_give_tokens(books.dialect), {"held": json.dumps(values)}, repeat=False)
+    written_ids = {row.id for row in rows}
+    return [claim._replace(token=fresh) for claim, fresh in pairs if claim.id in written_ids]
 
 
 @lru_cache(maxsize=2)

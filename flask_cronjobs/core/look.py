@@ -58,12 +58,12 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
 
 def holder(connection: Connection, run_id: int) -> str:
     """Return a sentence on which process of PostgreSQL has locked a run's row."""
-    found = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
-    if found is None:
+    row = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
+    if row is None:
         return "Another transaction has locked its row, or has sent it a signal. End that one."
     return (
-        f"Its row is locked by the database's process {found.pid} ({found.application_name or '?'}"
-        f", {found.state}). End that transaction."
+        f"Its row is locked by the database's process {row.pid} ({row.application_name or '?'}"
+        f", {row.state}). End that transaction."
     )
 
 

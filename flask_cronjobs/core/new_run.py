@@ -41,14 +41,14 @@ _SQL_TYPES: Mapping[object, str] = {
     datetime | None: "timestamptz",
 }
 #: The fields of a new run, and their types in PostgreSQL.
-TYPES = {each.name: _SQL_TYPES[each.type] for each in fields(NewRun)} | {
+TYPES = {column.name: _SQL_TYPES[column.type] for column in fields(NewRun)} | {
     "payload": "jsonb",
     **dict.fromkeys(("batch_id", "definition_id"), "bigint"),
 }
 #: The fields that are columns.
 COLUMNS = tuple(name for name in TYPES if name not in ("run_at", "delay"))
 #: The fields that a run copies from its definition.
-POLICY = tuple(each.name for each in fields(RunPolicy))
+POLICY = tuple(column.name for column in fields(RunPolicy))
 #: The fields that depend on the payload, and change with it.
 OF_PAYLOAD = ("payload", "concurrency_key", "concurrency_limit", "rate_key", "label")
 

@@ -219,8 +219,8 @@ def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
             "reclaimed": int(outcome.reclaimed),
         }
     if outcome.kind in FAILED_KINDS:
-        said = outcome.job_type, outcome.error_type, outcome.error
-        row["fingerprint"] = fingerprint(*said)
+        parts = outcome.job_type, outcome.error_type, outcome.error
+        row["fingerprint"] = fingerprint(*parts)
     return row
 
 
@@ -234,14 +234,14 @@ def finalize_in(connection: Connection, claim: Claim, result: JSON) -> bool | No
     :returns: whether the run was still held; None if it is, but another transaction has locked its
         row, so that nothing is written yet.
     """
-    kept = None if result is None else json_text(result)
+    result_text = None if result is None else json_text(result)
     d = dialect_of(connection.engine)
     own = f"SELECT id FROM job_runs WHERE id = :id AND locked_by = :token AND ({RUNNING}) IS TRUE"
     statement = f"""
         UPDATE job_runs SET {_values_of_success(d, "CAST(:result AS text)")}
         WHERE {d.any_of("id", f"{own} {d.skip_locked}")} RETURNING id
     """
-    values = {"id": claim.id, "token": claim.token, "result": kept}
+    values = {"id": claim.id, "token": claim.token, "result": result_text}
     if connection.execute(text(statement), values).first() is not None:
         return True
     return None if connection.execute(text(own), values).first() is not None else False
@@ -339,5 +339,5 @@ def pattern_of(error: str | None) -> str:
 
 def fingerprint(task: str, error_type: str | None, error: str | None) -> str:
     """Return the fingerprint of an error: 16 hex digits."""
-    said = "\0".join((task, error_type or "", pattern_of(error)))
-    return hashlib.blake2b(said.encode(errors="replace"), digest_size=8).hexdigest()
+    parts = "\0".join((task, error_type or "", pattern_of(error)))
+    return hashlib.blake2b(parts.encode(errors="replace"), digest_size=8).hexdigest()

@@ -167,12 +167,12 @@ def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) ->
 def prunable(books: Bookkeeping, kept: Settings) -> int:
     """Return how many runs `prune` would delete now."""
     d, given = books.dialect, _given(books.dialect, kept)
-    which = [past(d, RUNS), past(d, DEAD_RUNS)]
+    conditions = [past(d, RUNS), past(d, DEAD_RUNS)]
     for kind in growing():
         if kind.runs_by:
             old = f"SELECT id FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.free(d)}"
-            which.append(f"{d.any_of(kind.runs_by, old)} AND status <> 'running'")
-    counts = (f"SELECT count(*) FROM job_runs WHERE {each}" for each in which)
+            conditions.append(f"{d.any_of(kind.runs_by, old)} AND status <> 'running'")
+    counts = (f"SELECT count(*) FROM job_runs WHERE {condition}" for condition in conditions)
     return sum(books.rows(text(sql), given)[0][0] for sql in counts)
 
 
@@ -182,14 +182,14 @@ def _prune_runs(
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
     given, old = _given(books.dialect, kept), locked_runs(books.dialect, kind)
     while True:
-        found, are_all = books.transaction(
+        runs, are_all = books.transaction(
             partial(_delete_runs, d=books.dialect, old=old, given=given, counted=counted)
         )
-        yield len(found)
+        yield len(runs)
         if are_all:
             return
         # Continue here: until a vacuum, PostgreSQL's index has entries of all deleted rows.
-        given["place"] = found[-1].place
+        given["place"] = runs[-1].place
 
 
 def _prune_members(
@@ -201,9 +201,9 @@ def _prune_members(
     work = partial(_delete_runs, d=d, old=locked_members(d, kind), given=given, counted=counted)
     are_all = False
     while not are_all:
-        found, are_all = books.transaction(work)
-        if found:
-            yield len(found)
+        runs, are_all = books.transaction(work)
+        if runs:
+            yield len(runs)
 
 
 def _delete_runs(
@@ -218,27 +218,27 @@ def _delete_runs(
     :param old: the query for a chunk of those that may go.
     """
     rows = connection.execute(text(old), given).all()
-    found = _with_few_steps(connection, d, rows)
-    if ids := [row.id for row in found]:
+    chosen_rows = _with_few_steps(connection, d, rows)
+    if ids := [row.id for row in chosen_rows]:
         given = {"ids": d.many(ids)}
         for table in ("job_failures", "job_outputs", "job_steps"):
             connection.execute(text(delete(d, table, "run_id")), given)
         connection.execute(text(delete(d, "job_runs")), given)
         if counted is not None:
             counted(connection, d, len(ids))
-    return found, len(rows) < ticks.DELETED_AT_ONCE and found is rows
+    return chosen_rows, len(rows) < ticks.DELETED_AT_ONCE and chosen_rows is rows
 
 
-def _with_few_steps(connection: Connection, d: Dialect, found: Rows) -> Rows:
-    """Return *found*, or as many of the first that they have few steps, but one at least."""
+def _with_few_steps(connection: Connection, d: Dialect, rows: Rows) -> Rows:
+    """Return *rows*, or only so many of the first that they have few steps, but at least one."""
     few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
     steps = text(f"SELECT count(*) FROM ({few}) AS few")
-    while len(found) > 1:
-        ids = d.many(row.id for row in found)
+    while len(rows) > 1:
+        ids = d.many(row.id for row in rows)
         if connection.scalar(steps, {"ids": ids, "most": STEPS + 1}) <= STEPS:
             break
-        found = found[: max(1, len(found) // 8)]
-    return found
+        rows = rows[: max(1, len(rows) // 8)]
+    return rows
 
 
 def _prune_rows(
@@ -252,15 +252,15 @@ def _prune_rows(
     d, given = books.dialect, _given(books.dialect, kept)
     statement = _delete_owners(d, kind) if kind.runs_by else delete(d, kind.table)
     while True:
-        found = books.rows(text(oldest(d, kind)), given)
-        if ids := [row.id for row in found if row.free]:
+        rows = books.rows(text(oldest(d, kind)), given)
+        if ids := [row.id for row in rows if row.free]:
             if kind.runs_by:
                 yield from _prune_members(books, kind, ids, kept, counted)
             books.rows(text(statement), {"ids": d.many(ids)})
         yield 0
-        if len(found) < ticks.DELETED_AT_ONCE or not (ids or found[-1].place != given["place"]):
+        if len(rows) < ticks.DELETED_AT_ONCE or not (ids or rows[-1].place != given["place"]):
             return
-        given["place"] = found[-1].place
+        given["place"] = rows[-1].place
 
 
 def _given(d: Dialect, kept: Settings) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     reclaimed: list[Outcome] = []
     until = time.monotonic() + books.patience
     while expired := _abandoned(state, books):
-        outcomes = [_outcome(state, each) for each in expired]
+        outcomes = [_outcome(state, claim) for claim in expired]
         try:
             recorded = _record(state, books, outcomes)
         except DatabaseTrouble as trouble:
@@ -77,8 +77,8 @@ def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
         return before
     books.transaction(lambda connection: None)  # This waits for the lock.
     time.sleep(renewal_window(state.settings.lease))
-    claimed = {each.identity for each in before}
-    return [each for each in leases.look_for_expired(books) if each.identity in claimed]
+    claimed = {claim.identity for claim in before}
+    return [lease for lease in leases.look_for_expired(books) if lease.identity in claimed]
 
 
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -92,7 +92,7 @@ def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> li
         answer = _record_twice(claims, outcomes)
     # Also of tasks that this code does not have.
     gate.open_behind(books, answer.recorded)
-    return [answer.stored(each) for each in outcomes if each.id in answer.recorded]
+    return [answer.stored(outcome) for outcome in outcomes if outcome.id in answer.recorded]
 
 
 def _record_twice(claims: WorkerClaims, outcomes: Sequence[Outcome]) -> Answer:

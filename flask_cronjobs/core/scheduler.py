@@ -39,25 +39,25 @@ def enqueue_slots(
         their new watermarks.
     """
     counts: Counter[str] = Counter()
-    seen: list[DefinitionRow] = []
+    definition_rows: list[DefinitionRow] = []
     declared, tasks = list(state.registry.declarations), list(state.registry.tasks)
     after, history = 0, TickHistory(books)
     while True:
         rows = definitions.read(books, declared, tasks, after)
-        due = [row for row in rows if row.due]
-        plans = {row.id: plan for row in due if (plan := plan_due(row, history))}
+        due_rows = [row for row in rows if row.due]
+        plans = {row.id: plan for row in due_rows if (plan := plan_due(row, history))}
         for slot in _record(books, rows, plans) if plans else ():
             counts["skipped" if slot.skipped else "recorded"] += 1
             announce_slot(state, slot, news)
-        seen += [
+        definition_rows += [
             row._replace(next_run_at=plans[row.id].following) if row.id in plans else row
             for row in rows
         ]
-        if len(due) < DEFINITIONS_READ:
+        if len(due_rows) < DEFINITIONS_READ:
             break
-        after = due[-1].id
+        after = due_rows[-1].id
     failpoints.reach("after-slots")
-    return counts, seen
+    return counts, definition_rows
 
 
 def sync_definitions(
@@ -102,10 +102,10 @@ def sync_definitions(
 
 def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow | None:
     """Return the definition *name*, inserting it first if only the code has it."""
-    found = definitions.find(books, name)
+    rows_of_name = definitions.find(books, name)
     declaration = state.registry.declarations.get(name)
-    if found is not None or declaration is None:
-        return found
+    if rows_of_name is not None or declaration is None:
+        return rows_of_name
     spec = declaration.spec(state.settings)
     slot = first_slot(spec, definitions.now(books))
     definitions.declare(books, [(spec, slot)], "code", state.app.name)
@@ -134,7 +134,7 @@ def _record(
         if len(plans) == 1:
             _log_broken(next(row for row in rows if row.id in plans), trouble)
             return []
-    return [slot for each in plans.items() for slot in _record(books, rows, dict([each]))]
+    return [slot for plan in plans.items() for slot in _record(books, rows, dict([plan]))]
 
 
 def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:

@@ -83,8 +83,8 @@ def _move_watermarks(d: Dialect) -> str:
     free = ""
     if d.skip_locked:
         planned = f"SELECT definition_id FROM {d.table('plans', definition_id='bigint')} AS p"
-        found = f"SELECT id FROM job_definitions WHERE {d.any_of('id', planned)} {d.skip_locked}"
-        free = f"AND {d.any_of('job_definitions.id', found)}"
+        ids = f"SELECT id FROM job_definitions WHERE {d.any_of('id', planned)} {d.skip_locked}"
+        free = f"AND {d.any_of('job_definitions.id', ids)}"
     plans = d.table("plans", **_PLAN_COLUMNS)
     return f"""
     UPDATE job_definitions SET next_run_at = {d.typed("p.following", "timestamptz")},

@@ -193,19 +193,19 @@ def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
 
 def told_findings(books: Bookkeeping) -> Sequence[str]:
     """Return the ids of the findings that were last sent to the webhook."""
-    told = f"SELECT {books.dialect.unparsed('findings')} AS findings FROM job_ticks"
+    query = f"SELECT {books.dialect.unparsed('findings')} AS findings FROM job_ticks"
     last = "WHERE findings IS NOT NULL ORDER BY started_at DESC, id DESC LIMIT 1"
-    for row in books.rows(text(f"{told} {last}")):
-        found: Sequence[str] = stored_json(row.findings)
-        return found
+    for row in books.rows(text(f"{query} {last}")):
+        ids: Sequence[str] = stored_json(row.findings)
+        return ids
     return ()
 
 
 def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
     """Record the ids of the findings sent to the webhook, in the last tick's row of *worker*."""
     last = "SELECT max(id) FROM job_ticks WHERE worker = :worker AND finished_at IS NOT NULL"
-    written = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
-    statement = text(f"UPDATE job_ticks SET {written} WHERE id = ({last})")
+    assignment = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
+    statement = text(f"UPDATE job_ticks SET {assignment} WHERE id = ({last})")
     books.rows(statement, {"worker": worker, "findings": json.dumps(ids)})
 
 

@@ -37,28 +37,28 @@ def watch_commits(state: State) -> None:
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
-        names = _listed([what for _, what in _take_notes()]) if _noted else ""
+        names = _listed([note for _, note in _take_notes()]) if _noted else ""
         warnings = _at_end.pop(_context(), []) if _at_end else []
         if error is not None:
             return
         run = at_work.get(None)
         if run is not None:
-            for each in run.at_end:
-                each()
-        for each in warnings:
-            each()
-        left = left_in(db) if run is not None else None
-        if run is not None and left:
-            kept = f"Ended with uncommitted work in db.session, so it is lost: {left}."
-            kept += f" Enqueued and never committed, so lost: {names}." if names else ""
-            run.warn(f"{kept} {_COMMIT_WORK}")
+            for callback in run.at_end:
+                callback()
+        for callback in warnings:
+            callback()
+        work = left_in(db) if run is not None else None
+        if run is not None and work:
+            warning = f"Ended with uncommitted work in db.session, so it is lost: {work}."
+            warning += f" Enqueued and never committed, so lost: {names}." if names else ""
+            run.warn(f"{warning} {_COMMIT_WORK}")
         elif names:
             warn(f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}")
 
 
 def uncommitted_runs() -> str:
     """Return the runs that this context has enqueued and not committed, as a text."""
-    return _listed([what for _, what in g.get(_UNCOMMITTED, [])])
+    return _listed([note for _, note in g.get(_UNCOMMITTED, [])])
 
 
 def uncommitted(db: Database) -> str | None:
@@ -143,25 +143,25 @@ class _Written:
 
     def note(self, _: object, __: object, statement: str, *___: object) -> None:
         """Count *statement*. What was written since a savepoint goes with its rollback."""
-        if found := re.match(_WRITES, statement):
-            self.counts[(found[1] or found[2]).upper()] += 1
-        elif found := re.match(_SAVEPOINT, statement):
-            if found[1].upper() == "SAVEPOINT":
-                self._before[found[2]] = self.counts.copy()
+        if match := re.match(_WRITES, statement):
+            self.counts[(match[1] or match[2]).upper()] += 1
+        elif match := re.match(_SAVEPOINT, statement):
+            if match[1].upper() == "SAVEPOINT":
+                self._before[match[2]] = self.counts.copy()
             else:
-                self.counts = self._before.get(found[2], self.counts).copy()
+                self.counts = self._before.get(match[2], self.counts).copy()
 
 
-#: What `watch_writes` has been given. `event.contains` goes by the id, which another may have had.
+#: The sessionmakers that `watch_writes` watches. `event.contains` compares ids, which are reused.
 _watched: WeakSet[sessionmaker[Session]] = WeakSet()
 
 
 def watch_writes(db: Database) -> None:
     """Count what handlers write in the app's sessions, from now on: this process executes runs."""
-    made = db.sessionmaker
-    if made not in _watched:
-        _watched.add(made)
-        event.listen(made, "after_begin", _watch)
+    factory = db.sessionmaker
+    if factory not in _watched:
+        _watched.add(factory)
+        event.listen(factory, "after_begin", _watch)
 
 
 def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
@@ -174,6 +174,6 @@ def _watch(session: Session, transaction: SessionTransaction, connection: Connec
 
 
 def _numbers(counts: dict[str, int], what: str) -> str:
-    said = [f"{count} {name}" for name, count in counts.items() if count]
+    parts = [f"{count} {name}" for name, count in counts.items() if count]
     plural = "" if sum(counts.values()) == 1 else "s"
-    return f"{', '.join(said)} {what}{plural}" if said else ""
+    return f"{', '.join(parts)} {what}{plural}" if parts else ""

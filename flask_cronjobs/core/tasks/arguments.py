@@ -23,8 +23,8 @@ def named_by(func: Callable[..., object]) -> Callable[..., object]:
     It is the outermost one that names some: a decorator may give the function inside an argument
     of its own. One of ``*args, **kwargs`` passes on what it gets.
     """
-    found: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
-    return found
+    inner: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
+    return inner
 
 
 def signature_of(func: Callable[..., object]) -> inspect.Signature:
@@ -34,10 +34,12 @@ def signature_of(func: Callable[..., object]) -> inspect.Signature:
 
 def _names_parameters(func: Callable[..., object]) -> bool:
     parameters = inspect.signature(func, follow_wrapped=False).parameters.values()
-    named = [
-        each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    by_name = [
+        parameter
+        for parameter in parameters
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    return not parameters or bool(named)
+    return not parameters or bool(by_name)
 
 
 class Arguments:
@@ -56,7 +58,9 @@ class Arguments:
     @property
     def takes_more(self) -> bool:
         """Whether arguments of any name can be given."""
-        return any(each.kind is each.VAR_KEYWORD for each in self.parameters.values())
+        return any(
+            parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values()
+        )
 
     @cached_property
     def schema(self) -> Mapping[str, Any]:
@@ -79,7 +83,7 @@ class Arguments:
         A value that is JSON already is checked.
 
         :param limit: how many bytes all may have, which is checked before any is converted.
-        :param hidden: the names of values that no message may tell of, as by `redacted`.
+        :param hidden: the names of values that no message may contain, as for `redacted`.
         :raises PayloadError: a value does not fit; the message names its argument.
         """
         return payload
@@ -101,4 +105,8 @@ class Arguments:
     def defaults(self) -> dict[str, object]:
         """The default values, as they would be stored."""
         of_all = self.parameters.items()
-        return {name: each.default for name, each in of_all if each.default is not each.empty}
+        return {
+            name: parameter.default
+            for name, parameter in of_all
+            if parameter.default is not parameter.empty
+        }

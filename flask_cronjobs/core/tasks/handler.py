@@ -66,7 +66,7 @@ class Handler:
         if options.rate is not None:
             self.rate = read_rate(options.rate, options.burst)
         filled = self.concurrency_limit, self.rate, options.unique, options.label
-        self.fills: bool = any(each is not None for each in filled)
+        self.fills: bool = any(template is not None for template in filled)
         self.policies: dict[int, dict[str, object]] = {}
         self.arguments: Arguments = arguments or Arguments(func)
         self._signature = self.arguments.signature
@@ -86,39 +86,39 @@ class Handler:
 
         :raises TypeError: the handler does not take them.
         """
-        given = {**dict(zip(self._in_order, args, strict=False)), **kwargs} if args else kwargs
-        if len(given) == len(args) + len(kwargs) and self._takes(given):
-            return given
+        by_name = {**dict(zip(self._in_order, args, strict=False)), **kwargs} if args else kwargs
+        if len(by_name) == len(args) + len(kwargs) and self._takes(by_name):
+            return by_name
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            said = cut(str(error), SHOWN * 3)
-            strangers = self._strangers(kwargs, said)
+            message = cut(str(error), SHOWN * 3)
+            strangers = self._strangers(kwargs, message)
             advice = options_go_before(self.name, kwargs.keys() - self.named)
-            if self._is_passed_on and said.startswith("missing"):
+            if self._is_passed_on and message.startswith("missing"):
                 advice += _GIVEN_BY_DECORATOR
-            raise TypeError(f"{self.name}() {said}{strangers}{advice}") from None
+            raise TypeError(f"{self.name}() {message}{strangers}{advice}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
                 arguments |= arguments.pop(parameter.name, {})
         return arguments
 
-    def _takes(self, given: Mapping[str, object]) -> bool:
-        """Return whether the names in *given* show that the handler takes it.
+    def _takes(self, names: Mapping[str, object]) -> bool:
+        """Return whether the handler takes arguments of exactly these *names*.
 
-        It is ten times as fast as to bind the arguments, which also says what is wrong.
+        It is ten times as fast as binding the arguments, which also says what is wrong.
         """
-        return self._required <= given.keys() <= self.named
+        return self._required <= names.keys() <= self.named
 
-    def _strangers(self, given: Iterable[str], said: str) -> str:
-        """Return what *said*, Python's message, lacks: the unknown arguments, if one is missing."""
-        known = self._signature.parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+    def _strangers(self, names: Iterable[str], message: str) -> str:
+        """Return the unknown arguments that *message*, Python's own, leaves out; or nothing."""
+        parameters = self._signature.parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return ""
-        # Few and short: they come from a request, perhaps, and go to the log.
-        unknown = islice((name for name in given if name not in known), SHOWN)
-        strange = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in said]
+        # Name few, and cut them: they may come from a request, and go to the log.
+        unknown = islice((name for name in names if name not in parameters), SHOWN)
+        strange = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in message]
         return f"; it does not take {', '.join(strange)}" if strange else ""
 
     def payload_from(self, payload: Mapping[str, object]) -> Mapping[str, object]:
@@ -135,7 +135,7 @@ class Handler:
     def current(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> Mapping[str, Any]:
         """Return a stored *payload*, or what the task's upgrade makes of it if it does not fit.
 
-        :param hidden: the names of values that no message may tell of, as by `redacted`.
+        :param hidden: the names of values that no message may contain, as for `redacted`.
         :raises TypeError: the handler does not take what the upgrade returned.
         :raises PayloadError: that is not plain JSON, or does not fit either.
         """
@@ -193,9 +193,9 @@ class Handler:
             held_while = None if options.idempotency_key or options.replace else "pending"
         if options.unique_while is not None or held_while is None:
             return options
-        held = options._replace(unique_while=held_while)
-        held.check_key_options()
-        return held
+        own_options = options._replace(unique_while=held_while)
+        own_options.check_key_options()
+        return own_options
 
     def filled(self, option: str, payload: Mapping[str, object]) -> str | None:
         """Return the key that an option of the task, if given, makes of *payload*.

@@ -106,11 +106,11 @@ class EnqueueOptions(NamedTuple):
 
         ``unique_while`` is None if the key is held while the row is kept.
         """
-        held = None if self.unique_while == "kept" else self.unique_while
-        given = ("queue", "priority", "max_attempts", "idempotency_key", "run_at", "delay")
+        unique_while = None if self.unique_while == "kept" else self.unique_while
+        names = ("queue", "priority", "max_attempts", "idempotency_key", "run_at", "delay")
         return {
-            "unique_while": "waiting" if self.replace else held,
-            **{name: value for name in given if (value := getattr(self, name)) is not None},
+            "unique_while": "waiting" if self.replace else unique_while,
+            **{name: value for name in names if (value := getattr(self, name)) is not None},
         }
 
     def check(self) -> None:
@@ -201,10 +201,10 @@ def read_rate(text: str, burst: int | None = None) -> Rate:
 
     :raises ValueError: *text* is not a rate.
     """
-    found = _RATE().fullmatch(text)
-    if found is None:
+    match = _RATE().fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no rate")
-    number, times, unit = found.groups()
+    number, times, unit = match.groups()
     # Round up, so that the limit is never exceeded.
     microseconds = -(-int(times or 1) * _RATE_UNITS[unit] * 1_000_000 // int(number))
     return Rate(timedelta(microseconds=microseconds), burst or 1)
@@ -233,8 +233,8 @@ def is_key(value: object, most: int) -> TypeGuard[str]:
 
 
 def _text(most: int) -> Kind:
-    wanted = f"a text of 1 to {most} printable characters, not only spaces"
-    return Kind(lambda value: is_key(value, most), wanted)
+    expected = f"a text of 1 to {most} printable characters, not only spaces"
+    return Kind(lambda value: is_key(value, most), expected)
 
 
 def _key(most: int) -> Kind:
@@ -258,10 +258,10 @@ _LIKE_A_RATE = pattern(r"\s*([^/\s]+)\s*/\s*(\d*)\s*([^\W\d]+)\s*")
 
 def _fault_of_rate(value: object) -> str:
     """Return a sentence on the fault of a rate; empty if its parts cannot be told apart."""
-    found = _LIKE_A_RATE().fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _LIKE_A_RATE().fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         return ""
-    number, times, unit = found.groups()
+    number, times, unit = match.groups()
     if unit not in _RATE_UNITS:
         return f" {unit!r} is not a unit. There are: {', '.join(_RATE_UNITS)}."
     if not number.isdecimal():
@@ -356,9 +356,9 @@ def check_function(whose: str, func: object, example: str) -> None:
     :param example: the end of the message.
     """
     if not callable(func):
-        what = "None" if func is None else f"of type {type(func).__name__}"
+        kind = "None" if func is None else f"of type {type(func).__name__}"
         raise TypeError(
-            f"{whose}: the function is {what}. Give the function and its arguments, not its "
+            f"{whose}: the function is {kind}. Give the function and its arguments, not its "
             f"result: {example}"
         )
 

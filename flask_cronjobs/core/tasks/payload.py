@@ -39,7 +39,7 @@ def payload_text(
     A float of 1e16 or more is written as an int, since PostgreSQL would make it one.
 
     :param limit: how many bytes the text may have.
-    :param hidden: the names of values that no message may tell of, as by `redacted`.
+    :param hidden: the names of values that no message may contain, as for `redacted`.
     :raises PayloadError: *payload* is no JSON object or is too large; the message names the key.
     """
     # Most payloads are a dict of plain values, for which the encoder is all that needs to run.
@@ -81,9 +81,9 @@ def check_size(value: object, limit: int, name: str) -> None:
 
     :raises PayloadError: *value* is too large.
     """
-    room, rest = limit, [value]
-    while rest:
-        member = rest.pop()
+    room, remaining = limit, [value]
+    while remaining:
+        member = remaining.pop()
         kind = type(member)  # A proxy says that it is an instance of what it stands for.
         members: Any = ()
         if issubclass(kind, dict):
@@ -96,7 +96,7 @@ def check_size(value: object, limit: int, name: str) -> None:
         room -= len(cast("Any", member)) if is_text else len(members) + 1
         if room < 0:
             raise _too_large(name, limit)
-        rest.extend(members)
+        remaining.extend(members)
 
 
 def check_typed(text: str, limit: int) -> None:
@@ -245,8 +245,10 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
     :param whose: the run that returned it, for the warning.
     :raises TypeError: *value* is a coroutine or generator, so the handler has not run.
     """
-    if what := close_unrun(value):
-        raise TypeError(f"The handler returned {what}, so none of its lines ran. {_UNRUN[what]}")
+    if unrun_kind := close_unrun(value):
+        raise TypeError(
+            f"The handler returned {unrun_kind}, so none of its lines ran. {_UNRUN[unrun_kind]}"
+        )
     try:
         return check_value(value, settings, "result")
     except Exception as error:  # The result's own methods may raise, but the work is done.

@@ -16,17 +16,17 @@ from .options import AS_THE_TASK_SAYS, Around, Rate, RunPolicy, check_name, chec
 from .payload import payload_text
 
 
-def name_of(given: object) -> str:
+def name_of(task: object) -> str:
     """Return the name that is given as a text or as a task.
 
-    :raises TypeError: *given* is neither.
+    :raises TypeError: *task* is neither.
     """
-    if isinstance(given, Handler):
-        return given.name
-    if isinstance(given, str):
-        return given
+    if isinstance(task, Handler):
+        return task.name
+    if isinstance(task, str):
+        return task
     raise TypeError(
-        f"{given!r} is not a name. Give a text, or a task, which @jobs.task makes of a function."
+        f"{task!r} is not a name. Give a text, or a task, which @jobs.task makes of a function."
     )
 
 
@@ -178,8 +178,8 @@ def declaration(
     """
     Schedule(cron, "UTC" if timezone is None else timezone)
     check_name(name, "definition")
-    given = {"catchup": catchup, "overlap": overlap, "ping": ping}
-    check_options(given.items(), f"The definition {name!r}: ")
+    options = {"catchup": catchup, "overlap": overlap, "ping": ping}
+    check_options(options.items(), f"The definition {name!r}: ")
     plain = _plain_payload(handler, name, payload or {})
     return Declaration(name, handler, cron, timezone, plain, catchup, overlap, ping)
 

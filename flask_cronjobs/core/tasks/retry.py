@@ -31,7 +31,7 @@ _GROWTH: dict[str, Callable[[int], float]] = {
 
 def _are_exceptions(value: object) -> bool:
     members = cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,))
-    return all(isinstance(one, type) and issubclass(one, BaseException) for one in members)
+    return all(isinstance(member, type) and issubclass(member, BaseException) for member in members)
 
 
 _DELAY = Kind(

@@ -64,15 +64,15 @@ _OTHER_NAMES = {
 
 
 def written_instead(where: str, name: str) -> str | None:
-    """Return what to write for *name*; None if it is no name of other packages.
+    """Return what to write instead of *name*; None if no other package uses that name.
 
     :param where: ``task``, ``using`` or ``method``.
     """
     table = _OTHER_NAMES[where].items()
-    known = next((instead for names, instead in table if name in names.split()), None)
-    if known is None and where == "using" and name in _OF_TASKS:
+    advice = next((instead for names, instead in table if name in names.split()), None)
+    if advice is None and where == "using" and name in _OF_TASKS:
         return f"it at the task: @jobs.task({name}=…)"
-    return known
+    return advice
 
 
 #: Options that only a task has, so that no run can have others.
@@ -211,7 +211,7 @@ def check_unscheduled(name: str, options: Mapping[str, object]) -> None:
 
     :raises TaskError: it has some.
     """
-    idle = [each for each, value in options.items() if value != SCHEDULE_OPTIONS[each]]
+    idle = [option for option, value in options.items() if value != SCHEDULE_OPTIONS[option]]
     if idle:
         raise TaskError(
             f"The task {name} has {' and '.join(idle)}, but no schedule. Give schedule=, or give "
@@ -237,7 +237,7 @@ def _check_key_format(
 ) -> None:
     if key is None or any(p.kind is p.VAR_KEYWORD for p in parameters):
         return
-    known = {parameter.name for parameter in parameters}
+    names = {parameter.name for parameter in parameters}
     try:
         fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
     except ValueError as error:
@@ -247,8 +247,8 @@ def _check_key_format(
         ) from None
     for field in fields:
         argument = field.split(".")[0].split("[")[0]
-        if argument not in known:
-            hint = did_you_mean(argument, known) if known else " It takes no arguments."
+        if argument not in names:
+            hint = did_you_mean(argument, names) if names else " It takes no arguments."
             raise TaskError(
                 f"{name}: {option} {key!r} names {argument!r}, which the handler does not "
                 f"take.{hint}"
@@ -256,15 +256,15 @@ def _check_key_format(
 
 
 def check_access(authorize: object, actor: object) -> None:
-    """Check what decides who may see the pages.
+    """Check the functions that decide who may see the pages, and name the user.
 
-    :raises SetupError: it is no function, or takes something else.
+    :raises SetupError: one of them is not a function, or takes other arguments.
     """
-    what = "a function that takes 'read' or 'act' and returns whether the user may"
+    expected = "a function that takes 'read' or 'act' and returns whether the user may"
     if authorize is not None and why_uncallable(authorize, "read"):
         raise SetupError(
-            f"authorize is {authorize!r}. Give {what}; without one the pages are closed, except in "
-            "debug mode."
+            f"authorize is {authorize!r}. Give {expected}; without one the pages are closed, "
+            "except in debug mode."
         )
     if actor is not None and why_uncallable(actor):
         raise SetupError(
@@ -272,21 +272,21 @@ def check_access(authorize: object, actor: object) -> None:
         )
 
 
-def answering(known: Collection[str], where: str) -> Callable[[M], M]:
+def answering(keywords: Collection[str], where: str) -> Callable[[M], M]:
     """Let a method answer keywords that it does not have: of another package, or misspelled.
 
-    :param known: the keywords that it has.
-    :param where: as of `written_instead`.
+    :param keywords: the keywords that it has.
+    :param where: the same as for `written_instead`.
     """
 
     def decorate(method: M) -> M:
         @wraps(method)
-        def call(*args: Any, **given: Any) -> Any:
-            for strange in given.keys() - known:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            for strange in kwargs.keys() - keywords:
                 instead = written_instead(where, strange)
-                told = f" Write {instead}." if instead else did_you_mean(strange, known)
-                raise TypeError(f"{method.__name__}() has no {strange!r}.{told}")
-            return method(*args, **given)
+                advice = f" Write {instead}." if instead else did_you_mean(strange, keywords)
+                raise TypeError(f"{method.__name__}() has no {strange!r}.{advice}")
+            return method(*args, **kwargs)
 
         return cast("M", call)
 
@@ -295,7 +295,7 @@ def answering(known: Collection[str], where: str) -> Callable[[M], M]:
 
 def options_go_before(task: str, strange: Iterable[str]) -> str:
     """Return a sentence if one of *strange*, arguments that *task* does not take, is an option."""
-    found = next((name for name in strange if name in EnqueueOptions._fields), None)
-    if found is None:
+    option = next((name for name in strange if name in EnqueueOptions._fields), None)
+    if option is None:
         return ""
-    return f". Options of the run stand before it: {task}.using({found}=…).enqueue(…)"
+    return f". Options of the run stand before it: {task}.using({option}=…).enqueue(…)"
