@@ -38,7 +38,7 @@ def test_bare_decorator_makes_a_task_of_the_function_s_name(bare: CronJobs) -> N
     assert bare.tasks["handler"] is bare.get("handler") is task
     assert task.options.queue == "default"
     assert (task.name, task.__name__, task.__wrapped__) == ("handler", "handler", handler)
-    assert task.__doc__ == "What the handler says of itself."
+    assert task.__doc__ == "The handler's own docstring."
 
 
 def test_plain_call_is_a_plain_call(bare: CronJobs) -> None:
