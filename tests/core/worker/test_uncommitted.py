@@ -194,6 +194,22 @@ def test_runs_enqueued_and_not_committed_are_named(
     assert "so it is lost: 1 new object. Enqueued and never" in (run.last_error or "")
 
 
+def test_runs_of_a_session_that_was_removed_are_named_though_the_next_commits(
+    jobs: CronJobs, perform: Callable[..., JobRun], db: SQLAlchemy
+) -> None:
+    @jobs.task
+    def other() -> None: ...
+
+    def handler() -> None:
+        other.enqueue()
+        db.session.remove()
+        flush(db)
+        db.session.commit()
+
+    run = perform(handler)
+    assert "Enqueued and never committed, so lost: other (run " in (run.last_error or "")
+
+
 @pytest.mark.usefixtures("context")
 def test_tick_says_which_runs_it_cannot_see(
     jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
