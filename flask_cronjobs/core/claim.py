@@ -26,7 +26,7 @@ from ..types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
 from . import gate
 from .claim_statement import claim_statement
 from .columns import CLAIMED, most_attempts
-from .leases import begin, passed_over
+from .leases import begin_handed, still_held
 from .outcome import (
     failures_statement,
     forget_failures,
@@ -71,7 +71,7 @@ class ClaimRequest(NamedTuple):
     locked: frozenset[int] = frozenset()
 
     def parameters(self, d: Dialect) -> dict[str, object]:
-        """Return the parameters of `claim_statement`, or of `leases.begin`."""
+        """Return the parameters of `claim_statement`, or of `leases.begin_handed`."""
         run_id, handed = self.handed or (None, None)
         queues = tuple(self.elsewhere)
         if self.queues:
@@ -95,25 +95,25 @@ class Answer(NamedTuple):
     :ivar claims: the newly claimed runs.
     :ivar cancelled: the ids in *recorded* that became cancelled instead of being retried, because a
         cancel was requested while they ran.
-    :ivar locked: the ids of runs that are still held, and whose outcomes cannot be recorded yet,
+    :ivar unrecorded: the ids of runs that are still held, and whose outcomes are not recorded yet,
         since another transaction has locked their rows.
-    :ivar passed_over: the ids of waiting runs that the claim has chosen and found locked.
+    :ivar locked_waiting: the ids of waiting runs that the claim has chosen and found locked.
     :ivar parked: the ids of waiting runs that the claim has parked, whose keys must be opened.
     """
 
     recorded: frozenset[int] = frozenset()
     claims: tuple[Claim, ...] = ()
     cancelled: frozenset[int] = frozenset()
-    locked: frozenset[int] = frozenset()
-    passed_over: frozenset[int] = frozenset()
+    unrecorded: frozenset[int] = frozenset()
+    locked_waiting: frozenset[int] = frozenset()
     parked: frozenset[int] = frozenset()
 
     def plus(self, other: Answer) -> Answer:
-        """Return this one with the outcomes that *other* says are recorded, or locked."""
+        """Return this one with the outcomes that *other* says are recorded, or are not."""
         return self._replace(
             recorded=self.recorded | other.recorded,
             cancelled=self.cancelled | other.cancelled,
-            locked=self.locked | other.locked,
+            unrecorded=self.unrecorded | other.unrecorded,
         )
 
     def stored(self, outcome: Outcome) -> Outcome:
@@ -146,15 +146,15 @@ def record_and_claim(
     forget_failures(books, outcomes)
     answer = _send(books, outcomes, request, repeat, opens)
     all_recorded = len(answer.recorded) >= len(outcomes)
-    locked = () if all_recorded else passed_over(books, outcomes, answer.recorded)
+    unrecorded = () if all_recorded else still_held(books, outcomes, answer.recorded)
     for pause in MOMENTS:
-        if not locked:
+        if not unrecorded:
             break
         time.sleep(pause)
-        left = [outcome for outcome in outcomes if outcome.id in locked]
+        left = [outcome for outcome in outcomes if outcome.id in unrecorded]
         answer = answer.plus(_send(books, left, None, repeat))
-        locked = passed_over(books, outcomes, answer.recorded)
-    return answer._replace(locked=frozenset(locked)) if locked else answer
+        unrecorded = still_held(books, outcomes, answer.recorded)
+    return answer._replace(unrecorded=frozenset(unrecorded)) if unrecorded else answer
 
 
 def _send(
@@ -175,7 +175,7 @@ def _send(
     if opens:
         statements.append((gate.open_statement(d), {"ids": d.many(opens)}))
     if request:
-        claim = begin(d) if request.handed else claim_statement(d)
+        claim = begin_handed(d) if request.handed else claim_statement(d)
         statements.append((claim, request.parameters(d)))
     if not statements:
         return Answer()
@@ -201,7 +201,7 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
         return True
     answer = record_and_claim(books, released, None)
     gate.open_behind(books, answer.recorded)
-    return not answer.locked
+    return not answer.unrecorded
 
 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
@@ -250,7 +250,7 @@ def _with_claims(answer: Answer, rows: Rows, token: str) -> Answer:
     if len(claimed) == len(rows):
         return answer._replace(claims=claims)
     parked, locked = (_ids(getattr(row, name) for row in rows) for name in ("parked", "locked"))
-    return answer._replace(claims=claims, parked=parked, passed_over=locked)
+    return answer._replace(claims=claims, parked=parked, locked_waiting=locked)
 
 
 def _claim(row: Row[Any], token: str) -> Claim:

@@ -62,7 +62,7 @@ def renew(books: Bookkeeping, claims: Collection[Claim], lease: float) -> Renewa
     """Extend the leases of *claims* to *lease* seconds from now."""
     parameters = {"held": as_held(claims), "lease": lease}
     renewed = _renewal(books.rows(_renew(books.dialect), parameters))
-    if passed_over(books, claims, renewed.held):
+    if still_held(books, claims, renewed.held):
         watched = watch(books, claims)
         renewed = watched._replace(locked=watched.held - renewed.held)
     return renewed._replace(is_heartbeat=True)
@@ -84,7 +84,7 @@ def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | N
     return bool(books.rows(_progress(books.dialect), {**values, "message": clean(message)}))
 
 
-def passed_over(
+def still_held(
     books: Bookkeeping, claims: Collection[Held], touched: Collection[int]
 ) -> Collection[int]:
     """Return which of *claims* a statement did not touch, though they are held still."""
@@ -206,7 +206,7 @@ def _give_up_exhausted(d: Dialect) -> TextClause:
 
 
 @lru_cache(maxsize=2)
-def begin(d: Dialect) -> TextClause:
+def begin_handed(d: Dialect) -> TextClause:
     """Return the statement by which an executor's worker begins a run.
 
     It trades the token with which the run was handed on, so only the first of two that bring the

@@ -74,7 +74,10 @@ class TestStore:
         with locked(database_url, "job_runs", two.id):
             outcomes = [outcome(claim, "succeeded") for claim in (first, two, three)]
             answer = kit.claims.record_and_claim(outcomes, None)
-            assert (set(answer.recorded), set(answer.locked)) == ({first.id, three.id}, {two.id})
+            assert (set(answer.recorded), set(answer.unrecorded)) == (
+                {first.id, three.id},
+                {two.id},
+            )
         assert kit.finish(two)
 
     def test_locked_row_holds_up_no_heartbeat_and_is_not_lost(

@@ -366,7 +366,7 @@ class TwoWorkers(RuleBasedStateMachine):
             worker.unsure |= {outcome.identity for outcome in outcomes}
             return
         for ended in outcomes:
-            if ended.id not in answer.locked:
+            if ended.id not in answer.unrecorded:
                 self.check_told(worker, ended, answer)
                 del worker.outcomes[ended.identity], worker.held[ended.identity]
         worker.held |= {claim.identity: claim for claim in answer.claims}

@@ -107,7 +107,7 @@ class Openings:
         """
         self.pend.difference_update(opened)
         if self.at_work:
-            ended = {each.id for each in outcomes if each.id not in answer.locked}
+            ended = {each.id for each in outcomes if each.id not in answer.unrecorded}
             self.pend |= (ended & self.at_work).difference(opened)
             self.at_work -= ended
         if answer.parked:
@@ -157,11 +157,11 @@ class LockedRuns:
         As long as it finds nothing else, nothing is forgotten: it is to come behind them.
         """
         now = time.monotonic()
-        looks_on = bool(answer.passed_over) and len(self.ids) < MOST_LOCKED
+        looks_on = bool(answer.locked_waiting) and len(self.ids) < MOST_LOCKED
         if not self.ids:
             self._until = now + LOCKED_FOR
         if looks_on:
-            self.ids |= answer.passed_over
+            self.ids |= answer.locked_waiting
             if not answer.claims:
                 self._until = now + LOCKED_FOR + LOCKED_FOR_EACH * len(self.ids)
         return looks_on
@@ -301,7 +301,7 @@ class WorkerClaims:
         others, held = [each for each in outcomes if not each.finalized], Answer()
         for each in self.starts:
             held = held.plus(each.record_holding(others))
-            tried = held.recorded | held.locked
+            tried = held.recorded | held.unrecorded
             others = [outcome for outcome in others if outcome.id not in tried]
         opens = set(self.keys.pend) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
@@ -319,16 +319,16 @@ class WorkerClaims:
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
             self.keys.note(too_early, back)
-            if back.locked:  # Treat it like a lost answer.
+            if back.unrecorded:  # Treat it like a lost answer.
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         # Outcomes may have freed a concurrency key: only a claim without any that finds nothing is
         # final.
         found = outcomes or answer.claims or answer.parked
-        looks_on = bool(answer.passed_over) and self._locked.note(answer)
+        looks_on = bool(answer.locked_waiting) and self._locked.note(answer)
         self.exhausted = not (request is None or found or looks_on)
         if request is not None:
             self._got_less = len(answer.claims) < request.limit
-            in_vain = answer.parked or answer.passed_over
+            in_vain = answer.parked or answer.locked_waiting
             self._beyond = BEYOND if in_vain and self._got_less else 0
         if too_early:
             kept = tuple(claim for claim in answer.claims if claim not in too_early)
@@ -337,7 +337,7 @@ class WorkerClaims:
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:
         """Return *answer* with those of *sent_before* that were recorded the first time."""
-        settled = [outcome for outcome in sent_before if outcome.id not in answer.locked]
+        settled = [outcome for outcome in sent_before if outcome.id not in answer.unrecorded]
         missing = [outcome for outcome in settled if outcome.id not in answer.recorded]
         if missing:
             answer = answer.plus(already_recorded(self._books, missing))

@@ -346,7 +346,7 @@ class Keeper(threading.Thread):
         if outcomes:
             failpoints.reach("after-finalize")
         for outcome in outcomes:
-            if outcome.id in answer.locked:
+            if outcome.id in answer.unrecorded:
                 self._held_runs.postpone(outcome)
                 continue
             self._held_runs.remove(outcome)

@@ -338,7 +338,7 @@ def _record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer
     known = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)}"
     which = {"id": outcome.id}
     if len(books.rows(text(lock), which)) < len(books.rows(text(known), which)):
-        return Answer(locked=frozenset({outcome.id}))
+        return Answer(unrecorded=frozenset({outcome.id}))
     answer = record_and_claim(books, [outcome], None)
     if outcome.id in answer.recorded:
         ahead, period = rate.ahead.total_seconds(), rate.period.total_seconds()

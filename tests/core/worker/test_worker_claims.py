@@ -239,7 +239,7 @@ def test_outcome_recorded_late_is_not_lost(
     outcomes = [Outcome(run_id, "host:1:token", "succeeded", 1, "it")]
     with broken_off(db, books, lambda: claims.claim(outcomes, 0, idle=True)):
         answer = claims.claim(outcomes, 0, idle=True)
-        assert (set(answer.recorded), set(answer.locked)) == (set(), {run_id})
+        assert (set(answer.recorded), set(answer.unrecorded)) == (set(), {run_id})
     wait_until(lambda: rows.get(run_id).status == "succeeded")
     assert claims.claim(outcomes, 0, idle=True).recorded == {run_id}
 
@@ -374,7 +374,7 @@ def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(
     locked = LockedRuns()
     for run_id in range(300):
         locked.forget_old()
-        assert locked.note(Answer(passed_over=frozenset({run_id})))
+        assert locked.note(Answer(locked_waiting=frozenset({run_id})))
         now += 0.01
     assert not locked.note(Answer())
     locked.forget_old()
