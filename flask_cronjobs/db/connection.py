@@ -59,7 +59,7 @@ class Bookkeeping:
         self.engine = engine
         self.patience: float = patience
         self.limit: float = limit
-        self.guard = guard
+        self.guard: Callable[[], AbstractContextManager[None]] = guard
         self.dialect: Dialect = dialect_of(engine)
         self._connection: Connection | None = None
         self._raw: DBAPIConnection | None = None
