@@ -196,7 +196,8 @@ class WorkerClaims:
         self.lost: LostClaims = LostClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
         self.keys: Openings = Openings(books, state.registry.keyed)
-        self.starts = features.starts(state, books, request, options.rates)
+        limits = features.starts(state, books, request, options.rates)
+        self.starts: tuple[features.Starts, ...] = limits
         self.next_start: float = float("inf")
 
     def record(self, outcomes: Sequence[Outcome]) -> Answer:
