@@ -126,7 +126,7 @@ def points(request: pytest.FixtureRequest) -> int:
     return int(getattr(request, "param", PARTS))
 
 
-# A query that was interrupted has lost its connection, and the generators of psycopg find it closed.
+# An interrupted query has lost its connection, and the generators of psycopg find it closed.
 @pytest.mark.filterwarnings(r"ignore:Exception ignored in. <generator object")
 @pytest.mark.parametrize(
     ("atomic", "do"), [(True, work), (False, work_and_commit)], ids=["atomic", "plain"]
