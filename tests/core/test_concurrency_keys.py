@@ -12,7 +12,7 @@ from sqlalchemy import insert, text
 from flask_cronjobs.core import gate
 from flask_cronjobs.core.claim import Answer
 from flask_cronjobs.core.claim_statement import SPARE, WINDOW
-from flask_cronjobs.core.worker.claims import BEYOND
+from flask_cronjobs.core.worker.claims import BEYOND_RUNS
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
@@ -33,7 +33,7 @@ def claim_until_nothing_is_parked(kit: Kit, limit: int) -> list[int]:
     """Return the ids that a worker gets if it opens what it parks and then claims again."""
     answer = Answer()
     for _ in range(10):
-        beyond = BEYOND if answer.parked else 0
+        beyond = BEYOND_RUNS if answer.parked else 0
         answer = kit.claims.record_and_claim([], kit.request(limit, beyond=beyond))
         assert gate.open_behind(kit.books, answer.parked) == 0
         if answer.claims or not answer.parked:

@@ -81,7 +81,7 @@ def test_in_a_thread_a_handler_goes_on_beyond_its_timeout_and_the_log_warns(
 
 def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> None:
     lease = Settings().lease
-    assert lease - lease / keeper_module.BEATS * 3 >= lease / 4
+    assert lease - lease / keeper_module.BEATS_PER_LEASE * 3 >= lease / 4
     assert lease >= 60
 
 

@@ -81,7 +81,7 @@ class TestWaking:
 
     @pytest.fixture(autouse=True)
     def never_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(admission, "POLL_LISTENING", 3600.0)
+        monkeypatch.setattr(admission, "LISTENING_POLL_SECONDS", 3600.0)
 
     def test_a_commit_wakes_it_at_once(
         self, note: Any, db: SQLAlchemy, state: State, resident: Start
@@ -111,7 +111,7 @@ class TestWaking:
         self, note: Any, db: SQLAlchemy, resident: Start, stranger: psycopg.Connection,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        monkeypatch.setattr(listener, "RECONNECT_AFTER", 0.05)
+        monkeypatch.setattr(listener, "RECONNECT_SECONDS", 0.05)
         resident()
         wait_until(lambda: waits(db))
         pids = f"SELECT pid {LISTENERS}"
@@ -262,8 +262,8 @@ def pauses(looks: list[float]) -> list[float]:
 def test_a_worker_that_listens_looks_once_in_two_seconds(
     note: Any, looks: list[float], resident: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert admission.POLL_LISTENING == 2.0
-    monkeypatch.setattr(admission, "POLL_LISTENING", 0.6)
+    assert admission.LISTENING_POLL_SECONDS == 2.0
+    monkeypatch.setattr(admission, "LISTENING_POLL_SECONDS", 0.6)
     resident()
     wait_until(lambda: len(looks) >= 4)
     assert min(pauses(looks[1:])) > 0.55
@@ -274,8 +274,8 @@ def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Notifications, "listen", lambda self: False)
-    monkeypatch.setattr(admission, "POLL", 0.02)
-    monkeypatch.setattr(admission, "POLL_LISTENING", 0.4)
+    monkeypatch.setattr(admission, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(admission, "LISTENING_POLL_SECONDS", 0.4)
     resident()
     if database_url.startswith("sqlite"):
         wait_until(lambda: len(looks) > 150)

@@ -17,10 +17,10 @@ from ...types import Outcome
 from ..background import BackgroundThread
 from ..features import Watcher
 
-#: Number of unreported outcomes at which the worker stops claiming, since they take memory.
-MOST_BEHIND = 1000
-#: Number of unreported outcomes at which exceptions are dropped; each may have megabytes.
-MOST_EXCEPTIONS = 100
+#: The number of unreported outcomes at which the worker stops claiming, since they take memory.
+BEHIND_OUTCOMES = 1000
+#: The number of unreported outcomes that keep their exceptions, each of which may have megabytes.
+KEPT_EXCEPTIONS = 100
 
 
 class Announcer:
@@ -37,14 +37,14 @@ class Announcer:
     @property
     def behind(self) -> bool:
         """Whether so much is left to tell that nothing more should be claimed."""
-        return self._sent - self._told >= MOST_BEHIND
+        return self._sent - self._told >= BEHIND_OUTCOMES
 
     def tell(self, outcome: Outcome, recorded: bool = True) -> None:
         """Report *outcome* after the next `send`.
 
         :param recorded: False if the outcome was dropped because the lease was lost.
         """
-        many = self._sent - self._told + len(self._next) >= MOST_EXCEPTIONS
+        many = self._sent - self._told + len(self._next) >= KEPT_EXCEPTIONS
         if many and outcome.exception is not None:
             outcome = outcome._replace(exception=None)
         self._next.append((outcome, recorded))

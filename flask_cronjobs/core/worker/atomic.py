@@ -22,8 +22,8 @@ from ..look import holder
 from ..outcome import finalize_in
 from ..tasks.payload import kept_result
 
-#: How long an atomic handler rests before a locked row is tried again, in seconds.
-LOCKED_PAUSE = 0.2
+#: Seconds that an atomic handler waits before it tries again to write a locked row.
+LOCKED_PAUSE_SECONDS = 0.2
 _WORDS = Words("A handler with atomic=True", "the run's success", "remove atomic=True")
 
 
@@ -53,7 +53,7 @@ def call_atomic(
             if not is_told:
                 logger.warning("%s: its commit waits. %s", claim, holder(connection, claim.id))
                 is_told = True
-            time.sleep(LOCKED_PAUSE)
+            time.sleep(LOCKED_PAUSE_SECONDS)
     failpoints.reach("after-finalize")
     return result
 

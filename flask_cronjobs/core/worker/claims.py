@@ -21,20 +21,20 @@ from .outcomes import released
 from .work_options import WorkOptions
 
 _ID = attrgetter("id")
-#: How often to look for claims that were committed late, in seconds.
-LATE_EVERY = 1.0
+#: Seconds between two searches for claims that were committed late.
+LATE_SECONDS = 1.0
 #: Seconds between two searches of an idle worker for parked runs that were never opened.
-MEND_EVERY = 1.0
-#: How many more runs than it wants a claim looks at, after one that got less since some were parked
-#: or locked.
-BEYOND = 500
-#: Seconds for which a worker with enough to do skips runs that were locked.
-LOCKED_FOR = 0.5
-#: How much longer for each of them, if it finds nothing else. Of one key each costs a claim, so
-#: that those take a tenth of the worker's time.
-LOCKED_FOR_EACH = 0.01
-#: How many runs it passes over at most.
-MOST_LOCKED = 1000
+MEND_SECONDS = 1.0
+#: The number of runs that a claim looks at beyond those that it wants, if the one before got fewer
+#: than it wanted, since some were parked or locked.
+BEYOND_RUNS = 500
+#: Seconds for which claims skip runs that were locked, if they find others.
+LOCKED_SECONDS = 0.5
+#: The seconds added for each of these runs if claims find no others. Each locked run of one key
+#: costs a claim, so those claims take a tenth of the worker's time.
+LOCKED_SECONDS_PER_RUN = 0.01
+#: The largest number of locked runs that claims skip.
+LOCKED_RUNS = 1000
 
 
 class LostClaims:
@@ -76,7 +76,7 @@ class LostClaims:
         if not self._tokens:
             self.unknown = False
         elif now or self.unknown or self._looked.ready():
-            self._looked.block_for(LATE_EVERY)
+            self._looked.block_for(LATE_SECONDS)
             released = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
@@ -129,7 +129,7 @@ class Openings:
         """
         if not self._mended.ready():
             return False
-        self._mended.block_for(MEND_EVERY)
+        self._mended.block_for(MEND_SECONDS)
         opened, self._mend_after = gate.mend(self._books, self._mend_after)
         return opened > 0
 
@@ -157,13 +157,13 @@ class LockedRuns:
         As long as it finds nothing else, nothing is forgotten: it is to come behind them.
         """
         now = time.monotonic()
-        looks_on = bool(answer.locked_waiting) and len(self.ids) < MOST_LOCKED
+        looks_on = bool(answer.locked_waiting) and len(self.ids) < LOCKED_RUNS
         if not self.ids:
-            self._until = now + LOCKED_FOR
+            self._until = now + LOCKED_SECONDS
         if looks_on:
             self.ids |= answer.locked_waiting
             if not answer.claims:
-                self._until = now + LOCKED_FOR + LOCKED_FOR_EACH * len(self.ids)
+                self._until = now + LOCKED_SECONDS + LOCKED_SECONDS_PER_RUN * len(self.ids)
         return looks_on
 
 
@@ -330,7 +330,7 @@ class WorkerClaims:
         if request is not None:
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.locked_waiting
-            self._beyond = BEYOND if in_vain and self._got_less else 0
+            self._beyond = BEYOND_RUNS if in_vain and self._got_less else 0
         if too_early:
             kept = tuple(claim for claim in answer.claims if claim not in too_early)
             answer = answer._replace(claims=kept)

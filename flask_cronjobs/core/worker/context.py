@@ -32,9 +32,9 @@ from .outcomes import failure
 if TYPE_CHECKING:
     from .monitor import Watchdog
 
-#: How old a look at strict orders may be when a run begins, in seconds. One serves all runs of a
-#: claim, and to look before each would take longer than short runs themselves.
-LOOK_EVERY = 0.01
+#: Seconds for which the answer holds which claims come first in their strict orders. One answer
+#: serves many runs of a claim, since asking before each would take longer than a short run.
+FIRST_SECONDS = 0.01
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class RunnerContext:
 
     def _comes_first(self, claim: Claim) -> bool:
         now, token = time.monotonic(), claim.token
-        if token != self._looked_for or now - self._looked_at > LOOK_EVERY:
+        if token != self._looked_for or now - self._looked_at > FIRST_SECONDS:
             try:
                 self._first = gate.held_first(self.books, token)
             except DatabaseTrouble as trouble:

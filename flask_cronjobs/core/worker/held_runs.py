@@ -132,8 +132,8 @@ class ProgressRequest(NamedTuple):
     answered: SimpleQueue[None]
 
 
-#: How soon an outcome is tried again whose row was locked, in seconds.
-LOCKED_RETRY = 0.5
+#: Seconds after which an outcome is sent again whose row was locked.
+LOCKED_RETRY_SECONDS = 0.5
 
 
 class HeldRuns:
@@ -259,7 +259,7 @@ class HeldRuns:
 
     def postpone(self, outcome: Outcome) -> None:
         """Keep an outcome for a while: another transaction has locked its row."""
-        self.postponed[outcome.id] = time.monotonic() + LOCKED_RETRY
+        self.postponed[outcome.id] = time.monotonic() + LOCKED_RETRY_SECONDS
 
     def remove(self, outcome: Outcome) -> None:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""

@@ -37,14 +37,14 @@ from ..current import running
 from .held_runs import NO_LIMIT, Leases, Working
 from .process_signals import OwnSignals
 
-#: How often the signal of a timeout is sent until it is heard, in seconds.
-REPEAT_EVERY = 0.25
-#: How soon an interruption is raised that would have hit a finalizer, in seconds. Raised there, it
-#: would be ignored.
-RAISE_AGAIN_AFTER = 0.005
-#: After a handler that was shorter than this, in seconds, the timer is not stopped, and the next
-#: handler may use it.
-SHORT = 0.001
+#: Seconds after which the timer sends its signal again until that is handled.
+REPEAT_SECONDS = 0.25
+#: Seconds until an interruption is retried that arrived inside a finalizer, where Python ignores
+#: exceptions.
+RAISE_AGAIN_SECONDS = 0.005
+#: Seconds below which a handler is short. The timer is not stopped after it, and the next handler
+#: may use it.
+SHORT_SECONDS = 0.001
 _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
 #: Packages that may run on behalf of SQLAlchemy: Python's own modules, ours, an extension, and
 #: generated code, which has no module.
@@ -68,15 +68,15 @@ class AlarmTimer:
         seconds = due - self._set_at
         if not 1e-6 < seconds < 1e8:  # Zero would stop the timer, and its type has an end.
             seconds = 0.0 if due == float("inf") else min(max(seconds, 1e-6), 1e8)
-        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_EVERY)
+        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
 
     def set_by(self, due: float, now: float) -> None:
-        """Send the signal at *due*, or before, when it is to be set anew.
+        """Send the signal at *due*, or before, when the timer is set again.
 
-        A timer that was set within `SHORT` is kept: to set it takes as long as all else that is
-        done around a short handler. An older one may have been changed by a handler.
+        A timer that was set within `SHORT_SECONDS` is kept, since setting it takes as long as
+        everything else around a short handler. An older one may have been changed by a handler.
         """
-        if not now < self._due <= due or now - self._set_at > SHORT:
+        if not now < self._due <= due or now - self._set_at > SHORT_SECONDS:
             self.set(due)
 
     def stop(self) -> None:
@@ -176,7 +176,7 @@ class HandlerInterrupter:
             self._armed = None
             if self._traces:
                 self._forget_caller()
-            if time.monotonic() - self._armed_at > SHORT:
+            if time.monotonic() - self._armed_at > SHORT_SECONDS:
                 self._timer.stop()
 
     @contextmanager
@@ -186,7 +186,7 @@ class HandlerInterrupter:
             yield
             return
         self._find_async = find
-        self.postpone(REPEAT_EVERY)
+        self.postpone(REPEAT_SECONDS)
         try:
             yield
         finally:
@@ -284,7 +284,7 @@ class HandlerInterrupter:
             self._put_off(caller)
             return False
         if cleanup is not None:
-            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+            self._timer.set(time.monotonic() + RAISE_AGAIN_SECONDS)
             return False
         return True
 
@@ -295,9 +295,9 @@ class HandlerInterrupter:
         look often instead.
         """
         if sys.gettrace() not in (None, _trace_nothing):
-            self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+            self._timer.set(time.monotonic() + RAISE_AGAIN_SECONDS)
             return
-        self._timer.set(time.monotonic() + REPEAT_EVERY)
+        self._timer.set(time.monotonic() + REPEAT_SECONDS)
         self._traces = True
         sys.settrace(_trace_nothing)
         caller.f_trace = self._on_return
@@ -321,7 +321,7 @@ class HandlerInterrupter:
             self._previous_hook(unraisable)
             return
         self.requested[at_work.claim.identity] = error
-        self._timer.set(time.monotonic() + RAISE_AGAIN_AFTER)
+        self._timer.set(time.monotonic() + RAISE_AGAIN_SECONDS)
 
     def _raise_due(self, working: Working) -> None:
         error = self.due(working)

@@ -29,36 +29,36 @@ from .. import features, leases, ticks
 from ..app_state import Throttle
 from ..claim import Answer
 from ..outcome import write_output
-from .admission import LONG, NOTHING, POLL, Admission, Kinds, Pace, Prefetch, Wanted
+from .admission import LONG_SECONDS, NOTHING, POLL_SECONDS, Admission, Kinds, Pace, Prefetch, Wanted
 from .announcer import Announcer
-from .claims import LATE_EVERY, WorkerClaims
+from .claims import LATE_SECONDS, WorkerClaims
 from .held_runs import HeldRuns
 from .listener import Listener
-from .monitor import REARM_EVERY, RunMonitor
+from .monitor import REARM_SECONDS, RunMonitor
 from .process_signals import StopFlag
 from .runner import Runner
 from .work_options import WorkOptions
 
 #: Seconds for which SQLite's lock may be held before that is logged. The lock is not fair, so a
 #: writer may wait for seconds on a busy machine.
-LOCKED_FOR = 5.0
-#: How soon the keeper tries again after trouble with the database, in seconds.
-TRY_AGAIN = 0.2
-#: How often it looks after its runs once it is to stop, in seconds.
-STOPPING_EVERY = 0.05
-#: How many heartbeats there are in a lease, and in the age at which a tick is unhealthy.
-BEATS = 4
-#: How often to look for cancels and lost leases while a run is long, in seconds.
-WATCH_EVERY = 1.0
+LOGGED_LOCK_SECONDS = 5.0
+#: Seconds after which the keeper tries again after trouble with the database.
+TROUBLE_SECONDS = 0.2
+#: Seconds between two looks at the runs once the worker must stop.
+STOPPING_SECONDS = 0.05
+#: Heartbeats per lease, or per `CRONJOBS_HEALTH_TICK_AGE` if that is shorter.
+BEATS_PER_LEASE = 4
+#: Seconds between two checks for cancels and lost leases while a run is long.
+WATCH_SECONDS = 1.0
 #: Seconds between two checks of batches while their runs are running.
-BATCHES_EVERY = 1.0
-#: How often a further worker of a pool adds its counts to the row of the minute, in seconds.
-COUNT_EVERY = 60.0
-#: How long receivers of signals and the log may take for one outcome once all work is done, in
-#: seconds, or a lease if that is longer. Then they are left.
-ANNOUNCE_WITHIN = 60.0
-#: Seconds that receivers get when the process is ended because a handler does not end.
-LAST_WORDS_WITHIN = 5.0
+BATCHES_SECONDS = 1.0
+#: Seconds after which a further worker of a pool adds its counts to the row of the minute.
+COUNT_SECONDS = 60.0
+#: Seconds that the log and the receivers of signals may take for one outcome once all runs have
+#: ended, unless a lease is longer. After that, the worker ends without them.
+ANNOUNCE_SECONDS = 60.0
+#: Seconds that the log and the receivers get if the process is ended with a stuck handler.
+LAST_WORDS_SECONDS = 5.0
 _NOW, _NEVER = float("-inf"), float("inf")
 
 
@@ -142,15 +142,15 @@ class Keeper(threading.Thread):
         self._batches = Throttle()
         self._added: Counter[str] = Counter()
         # Heartbeats renew the leases, and show that the tick is alive.
-        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS
+        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS_PER_LEASE
         now = time.monotonic()
         self._beat = Duty(self._renew, now + self._beat_every)
-        self._look = Duty(self._watch, now + WATCH_EVERY)
+        self._look = Duty(self._watch, now + WATCH_SECONDS)
         self._late = Duty(self._give_back_late, _NEVER)
         self._watchdog = Duty(self._keep_watchdog, _NEVER)
         self._duties = [self._beat, self._look, self._late, self._watchdog]
         if options.adds_counts:
-            self._duties.append(Duty(self._add_counts, now + COUNT_EVERY))
+            self._duties.append(Duty(self._add_counts, now + COUNT_SECONDS))
         if options.parent is not None:
             self._duties.append(Duty(self._stop_with_parent, _NOW))
 
@@ -180,7 +180,7 @@ class Keeper(threading.Thread):
             self._monitor.give_up(error)
         finally:
             self._held_runs.close()
-            self._announcer.close(max(ANNOUNCE_WITHIN, self._settings.lease))
+            self._announcer.close(max(ANNOUNCE_SECONDS, self._settings.lease))
 
     def _work(self) -> None:
         try:
@@ -220,7 +220,7 @@ class Keeper(threading.Thread):
         now, held_runs, pace = time.monotonic(), self._held_runs, self._pace
         outcomes, idle, closed = held_runs.recordable(now), held_runs.idle, self._is_closed(now)
         at_work, behind = self._runner.at_work, self._announcer.behind
-        is_long = bool(at_work) and now - at_work[-1].since > LONG
+        is_long = bool(at_work) and now - at_work[-1].since > LONG_SECONDS
         wanted = NOTHING
         if not (closed or behind or (pace.exhausted and now < pace.look_at)):
             wanted = self._admission.wanted(held_runs, idle, is_long)
@@ -233,9 +233,9 @@ class Keeper(threading.Thread):
             wait = max(0.0, pace.settled_at - now)
             wanted = NOTHING if wait else wanted
         elif self.flag.at is not None:
-            wait = STOPPING_EVERY
+            wait = STOPPING_SECONDS
         elif holds or behind or closed:
-            wait = POLL
+            wait = POLL_SECONDS
         else:
             wait = max(0.0, pace.look_at - now)
         stays = self._options.resident or self._claims.next_start < self._options.until
@@ -269,7 +269,7 @@ class Keeper(threading.Thread):
             self._monitor.interrupt_due()
         if self._runner.at_work and (stuck := self._monitor.stuck()) is not None:
             self._end_process(stuck)
-        return decision.wait if self._trouble.since is None else TRY_AGAIN
+        return decision.wait if self._trouble.since is None else TROUBLE_SECONDS
 
     def _steps(self, decision: Decision) -> Iterator[Callable[[], object]]:
         """Yield the steps that are due, each once the one before has been taken."""
@@ -328,7 +328,7 @@ class Keeper(threading.Thread):
     def _write_reports(self) -> None:
         """Write the last progress that handlers reported."""
         at_work, requests, now = self._runner.at_work, self._held_runs.requests, time.monotonic()
-        long = [working.run for working in at_work if now - working.since > LONG]
+        long = [working.run for working in at_work if now - working.since > LONG_SECONDS]
         for run in (*long, *(request.run for request in requests)):
             run.write_progress(partial(leases.progress, self._connection))
         if any(request.heartbeat for request in requests):
@@ -355,7 +355,7 @@ class Keeper(threading.Thread):
         if answer.claims:
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
-            self._watchdog.due = min(self._watchdog.due, time.monotonic() + REARM_EVERY)
+            self._watchdog.due = min(self._watchdog.due, time.monotonic() + REARM_SECONDS)
         self._held_runs.add(answer.claims, sent)
         if answer.claims and self._runner.loop is not None:
             self._runner.loop.door.admit()
@@ -368,7 +368,7 @@ class Keeper(threading.Thread):
         done = not holds and (self._pace.exhausted or decision.closed)
         if not (done or self._batches.ready()):
             return
-        self._batches.block_for(BATCHES_EVERY)
+        self._batches.block_for(BATCHES_SECONDS)
         enqueued = features.ended(self._connection, held_runs.batches)
         held_runs.keep_batches()
         if enqueued:
@@ -412,7 +412,7 @@ class Keeper(threading.Thread):
         locked = is_locked(trouble)
         if alone and locked:
             self._held_runs.prolong(began)
-        self._trouble.say("Trying again. %s", trouble, after=LOCKED_FOR if locked else 0.0)
+        self._trouble.say("Trying again. %s", trouble, after=LOGGED_LOCK_SECONDS if locked else 0.0)
 
     def _renew(self) -> float:
         """Renew the leases of the held runs; return when to do so again."""
@@ -424,18 +424,18 @@ class Keeper(threading.Thread):
         if self._options.tick_id is not None:
             ticks.seen(self._connection, self._options.tick_id)
         self._heed(renewal)
-        self._look.due = now + WATCH_EVERY
+        self._look.due = now + WATCH_SECONDS
         # If rows were locked, try again soon.
-        return now + (min(WATCH_EVERY, self._beat_every) if renewal.locked else self._beat_every)
+        return now + (min(WATCH_SECONDS, self._beat_every) if renewal.locked else self._beat_every)
 
     def _watch(self) -> float:
         """Read whether the leases hold if a run is long; return when to do so again."""
         now, held = time.monotonic(), self._held_runs.held
         began = min((working.since for working in self._runner.at_work), default=now)
-        if not held or now - began < WATCH_EVERY:
-            return began + WATCH_EVERY
+        if not held or now - began < WATCH_SECONDS:
+            return began + WATCH_SECONDS
         self._heed(leases.watch(self._connection, held.values()))
-        return now + WATCH_EVERY
+        return now + WATCH_SECONDS
 
     def _heed(self, renewal: leases.Renewal) -> None:
         """Interrupt the handlers whose leases were lost, and those of cancelled runs."""
@@ -451,12 +451,12 @@ class Keeper(threading.Thread):
         """Give back what was claimed by statements whose answers were lost."""
         lost = self._claims.lost
         lost.give_back()
-        return time.monotonic() + LATE_EVERY if lost.pend else _NEVER
+        return time.monotonic() + LATE_SECONDS if lost.pend else _NEVER
 
     def _keep_watchdog(self) -> float:
         holds = bool(self._held_runs.held)
         self._monitor.keep_watchdog(holding=holds)
-        return time.monotonic() + REARM_EVERY if holds or self._runner.at_work else _NEVER
+        return time.monotonic() + REARM_SECONDS if holds or self._runner.at_work else _NEVER
 
     def _add_counts(self) -> float:
         """Add the counts of a pool's further workers to the row that the first one has begun."""
@@ -466,7 +466,7 @@ class Keeper(threading.Thread):
                 self._added += counts
         except DatabaseTrouble as trouble:
             logger.warning("The counts of this minute are incomplete. %s", trouble)
-        return time.monotonic() + COUNT_EVERY
+        return time.monotonic() + COUNT_SECONDS
 
     def _stop_with_parent(self) -> float:
         """Stop if the parent of the process pool was killed, since it can stop this worker no more.
@@ -496,5 +496,5 @@ class Keeper(threading.Thread):
             logger.exception(
                 "Could not record before the process is ended; runs come back by lease"
             )
-        self._announcer.close(LAST_WORDS_WITHIN)
+        self._announcer.close(LAST_WORDS_SECONDS)
         self._monitor.end_process(stuck)

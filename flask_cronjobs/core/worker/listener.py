@@ -15,13 +15,13 @@ from ...db.notify import Notifications
 from ...log import logger
 
 #: Seconds between two checks whether the thread must stop.
-SLICE = 0.5
+SLICE_SECONDS = 0.5
 #: Seconds between two checks of its connection.
-CHECK_EVERY = 30.0
-#: How soon it connects again after trouble, in seconds.
-RECONNECT_AFTER = 5.0
-#: How long entering the listener waits until it is known whether it can listen, in seconds.
-READY_WITHIN = 1.0
+CHECK_SECONDS = 30.0
+#: Seconds after which the thread connects again after trouble.
+RECONNECT_SECONDS = 5.0
+#: Seconds that entering the listener waits until it is known whether it can listen.
+READY_SECONDS = 1.0
 
 
 class Listener:
@@ -39,7 +39,7 @@ class Listener:
 
     def __enter__(self) -> Listener:
         threading.Thread(target=self._run, name="cronjobs-listener", daemon=True).start()
-        self._ready.wait(READY_WITHIN)
+        self._ready.wait(READY_SECONDS)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -59,15 +59,15 @@ class Listener:
                 self.listening = False
                 self._ready.set()
                 notifications.close()
-            self._stopped.wait(RECONNECT_AFTER)
+            self._stopped.wait(RECONNECT_SECONDS)
 
     def _listen(self, notifications: Notifications) -> None:
         self.listening = True
         self._ready.set()
         checked = time.monotonic()
         while not self._stopped.is_set():
-            if notifications.wait(SLICE):
+            if notifications.wait(SLICE_SECONDS):
                 self._wake()
-            if time.monotonic() - checked > CHECK_EVERY:
+            if time.monotonic() - checked > CHECK_SECONDS:
                 notifications.check()
                 checked = time.monotonic()

@@ -23,19 +23,19 @@ from .outcomes import failure, with_output
 from .process_signals import StopFlag
 from .runner import Runner
 
-#: How long a handler may take to end after it was told that its worker shuts down, in seconds.
-SHUTDOWN_INTERRUPT_GRACE = 5.0
-#: How long an interrupted handler may take at least to unwind, in seconds.
-UNWIND = 1.0
-#: How much later the watchdog ends a process than a run should have ended, in seconds.
-MARGIN = 2.0
+#: Seconds that a handler may take to end after it was interrupted because its worker stops.
+INTERRUPTED_GRACE_SECONDS = 5.0
+#: Seconds that an interrupted handler gets to unwind, however short the grace is.
+UNWIND_SECONDS = 1.0
+#: Seconds after the latest end of a run at which the watchdog ends the process.
+MARGIN_SECONDS = 2.0
 #: The exit status of a process that was ended because its handler did not end.
-ENDED = 1
-#: How long the watchdog waits, in leases. More than one: a process that was frozen past its lease
-#: must be able to see that the lease is lost, and say so, before its own watchdog ends it.
+EXIT_STATUS = 1
+#: The leases for which the watchdog waits. A process that was frozen past its lease must be able to
+#: notice that the lease is lost, and log it, before its own watchdog ends it.
 WATCHDOG_LEASES = 3
-#: How often the watchdog is armed again, in seconds.
-REARM_EVERY = 1.0
+#: Seconds after which the watchdog is armed again.
+REARM_SECONDS = 1.0
 
 
 class Watchdog:
@@ -62,7 +62,7 @@ class Watchdog:
 
         :param at_most: seconds; shortens the timer.
         """
-        if time.monotonic() - self._armed_at < REARM_EVERY:
+        if time.monotonic() - self._armed_at < REARM_SECONDS:
             return
         self._start(min(at_most, self._length))
         self.is_shortened = at_most < self._length
@@ -121,7 +121,7 @@ class RunMonitor:
             return
         first = min(at_work, key=lambda working: working.since + working.timeout)
         left = first.since + first.timeout - time.monotonic()
-        self._watchdog.arm(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN)
+        self._watchdog.arm(max(0.0, left + self._state.settings.shutdown_grace) + MARGIN_SECONDS)
         if all(first is not working for working in self._runner.at_work):
             self._watchdog.extend()  # The run ended before the watchdog was shortened for it.
 
@@ -164,7 +164,7 @@ class RunMonitor:
     def end_others(self, stuck: Outcome) -> None:
         """Interrupt the handlers beside a *stuck* one, and let them unwind for a moment."""
         self._end_all("the process is to be ended", but=stuck.identity)
-        until = time.monotonic() + UNWIND
+        until = time.monotonic() + UNWIND_SECONDS
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
             time.sleep(0.02)
 
@@ -180,7 +180,7 @@ class RunMonitor:
             self.interrupt_due()
             if self.stuck() is not None:
                 logger.error("%s The handler at work did not end; its process was ended.", error)
-                os._exit(ENDED)
+                os._exit(EXIT_STATUS)
             time.sleep(0.05)
 
     def end_process(self, stuck: Outcome) -> NoReturn:
@@ -189,7 +189,7 @@ class RunMonitor:
             "task %s, run %d: its handler did not end, so its process %d was ended",
             stuck.job_type, stuck.id, os.getpid(),
         )  # fmt: skip
-        os._exit(ENDED)
+        os._exit(EXIT_STATUS)
 
     def _reason(self, working: Working, now: float) -> BaseException | None:
         """Return why the current run should have ended by now; None if it need not.
@@ -199,8 +199,8 @@ class RunMonitor:
         error, asked_at = working.asked or (None, float("inf"))
         grace = self._state.settings.shutdown_grace
         if isinstance(error, ShuttingDown):
-            grace = min(grace, SHUTDOWN_INTERRUPT_GRACE)
-        grace = max(grace, UNWIND)
+            grace = min(grace, INTERRUPTED_GRACE_SECONDS)
+        grace = max(grace, UNWIND_SECONDS)
         if now >= max(asked_at, working.could_end) + grace:
             return error
         if now >= max(working.since + working.timeout, working.could_end) + grace:

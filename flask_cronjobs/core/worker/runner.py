@@ -27,10 +27,10 @@ from .context import Prepared, RunnerContext, prepare
 from .held_runs import ProgressRequest, Working
 from .outcomes import released, success, with_output
 
-#: How long a signal may wait to be handled while there is nothing to do, in seconds.
-WAKE_EVERY = 1.0
+#: Seconds after which a waiting runner lets Python handle pending signals.
+SIGNAL_SECONDS = 1.0
 #: Seconds that a handler waits for its progress to be written before it continues.
-ANSWER_WITHIN = 0.5
+ANSWER_SECONDS = 0.5
 
 
 class Runner:
@@ -105,7 +105,7 @@ class Runner:
         """
         while True:
             try:
-                return self.context.inbox.get(timeout=WAKE_EVERY)
+                return self.context.inbox.get(timeout=SIGNAL_SECONDS)
             except Empty:
                 pass
 
@@ -198,6 +198,6 @@ class Runner:
         answered: SimpleQueue[None] = SimpleQueue()
         self.context.mailbox.put(ProgressRequest(run, heartbeat, answered))
         try:
-            answered.get(timeout=ANSWER_WITHIN)
+            answered.get(timeout=ANSWER_SECONDS)
         except Exception:
             logger.debug("run %d: the keeper is busy; progress will be written later", run.id)

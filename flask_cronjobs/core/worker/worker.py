@@ -22,10 +22,10 @@ from .process_signals import StopFlag, handling_signals
 from .runner import Runner
 from .work_options import WorkOptions
 
-#: How many of the keeper's statements, each as slow as it may be, fit into a lease.
-STATEMENTS_IN_LEASE = 8
-#: How long the keeper's connection retries a statement before the keeper looks after its runs.
-RETRY_FOR = 0.5
+#: The number of the keeper's statements that fit into a lease if each takes its whole time limit.
+STATEMENTS_PER_LEASE = 8
+#: Seconds for which the keeper's connection retries a statement before the keeper checks its runs.
+RETRY_SECONDS = 0.5
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
@@ -41,9 +41,9 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     held_runs = HeldRuns(leases)
     flag = StopFlag(held_runs.wake)
     connection = options.books or Bookkeeping(state.engine)
-    limit = max(1.0, state.settings.lease / STATEMENTS_IN_LEASE)
+    limit = max(1.0, state.settings.lease / STATEMENTS_PER_LEASE)
     with switching_often(), HandlerInterrupter(leases) as interrupter, ExitStack() as stack:
-        stack.enter_context(connection.lent(RETRY_FOR, limit))
+        stack.enter_context(connection.lent(RETRY_SECONDS, limit))
         watchdog = Watchdog(state.settings.lease, options.may_kill)
         stack.callback(watchdog.disarm)
         listener = None

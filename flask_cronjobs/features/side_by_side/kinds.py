@@ -11,7 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ...core.app_state import State
-from ...core.worker.admission import AHEAD, CLAIMED_AT_ONCE, LONG, NOTHING, Prefetch, Wanted
+from ...core.worker.admission import (
+    AHEAD_SECONDS,
+    CLAIMED_RUNS,
+    LONG_SECONDS,
+    NOTHING,
+    Prefetch,
+    Wanted,
+)
 from ...core.worker.held_runs import HeldRuns
 from ...types import Claim, Outcome
 
@@ -104,9 +111,9 @@ class AsyncKinds:
     def _ahead(self) -> int:
         """Return how many runs to claim that begin when others end."""
         mean = self._async_prefetch.mean
-        if mean is None or mean > LONG:
+        if mean is None or mean > LONG_SECONDS:
             return 0
-        return min(CLAIMED_AT_ONCE, int(AHEAD * self._most / max(mean, 1e-6)))
+        return min(CLAIMED_RUNS, int(AHEAD_SECONDS * self._most / max(mean, 1e-6)))
 
     def _end_drain_if_over(self, idle: bool) -> None:
         """Continue claiming if a drain is over, since the worker is idle or it took too long.

@@ -11,9 +11,9 @@ import pytest
 
 from flask_cronjobs.config import Settings
 from flask_cronjobs.core.worker.admission import (
-    AHEAD,
-    CLAIMED_AT_ONCE,
-    LONG,
+    AHEAD_SECONDS,
+    CLAIMED_RUNS,
+    LONG_SECONDS,
     NOTHING,
     Admission,
     Prefetch,
@@ -185,7 +185,7 @@ def after(*noted: Sequence[float]) -> Prefetch:
     return prefetch
 
 
-@pytest.mark.parametrize("noted", [[], [[]], [[LONG * 2]]], ids=["none", "nothing", "long"])
+@pytest.mark.parametrize("noted", [[], [[]], [[LONG_SECONDS * 2]]], ids=["none", "nothing", "long"])
 def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> None:
     assert asked(after(*noted), IDLE, busy=False).limit == 1
     assert asked(after(*noted), holding(a_claim("plain")), busy=False).limit == 0
@@ -194,8 +194,8 @@ def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> N
 @pytest.mark.parametrize(
     ("noted", "wanted"),
     [
-        ([[0.0]], CLAIMED_AT_ONCE),
-        ([[1e-9]], CLAIMED_AT_ONCE),
+        ([[0.0]], CLAIMED_RUNS),
+        ([[1e-9]], CLAIMED_RUNS),
         ([[0.0001]], 500),
         ([[0.001]], 50),
         ([[0.01]], 5),
@@ -211,4 +211,4 @@ def test_as_many_are_claimed_as_the_recent_mean_says(noted: list[list[float]], w
 
 def test_many_runs_count_more_than_the_few_before() -> None:
     slow_at_first = after([0.01], [0.0001] * 5)
-    assert asked(slow_at_first, IDLE, busy=False).limit > AHEAD / 0.005
+    assert asked(slow_at_first, IDLE, busy=False).limit > AHEAD_SECONDS / 0.005

@@ -206,7 +206,7 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
             with suppress(TimedOut):
                 time.sleep(0.01)
 
-    monkeypatch.setattr(monitor, "UNWIND", 0.0)
+    monkeypatch.setattr(monitor, "UNWIND_SECONDS", 0.0)
     monkeypatch.setattr(RunMonitor, "stuck", noted)
     object.__setattr__(state.settings, "shutdown_grace", 0.0)
     enqueue(is_done_soon)

@@ -25,7 +25,7 @@ from flask_cronjobs.core.worker import monitor as monitor_module
 from flask_cronjobs.core.worker import process_signals
 from flask_cronjobs.core.worker.held_runs import Leases, Working
 from flask_cronjobs.core.worker.interrupts import HandlerInterrupter
-from flask_cronjobs.core.worker.monitor import MARGIN, RunMonitor, Watchdog
+from flask_cronjobs.core.worker.monitor import MARGIN_SECONDS, RunMonitor, Watchdog
 from flask_cronjobs.core.worker.monitor import WATCHDOG_LEASES as LEASES
 from flask_cronjobs.core.worker.process_signals import StopFlag
 from flask_cronjobs.types import Claim
@@ -137,7 +137,8 @@ def test_nothing_is_raised_after_disarming_nor_for_another_run(
 def test_timer_that_a_short_run_left_does_not_hold_up_the_next_timeout(
     interrupter: HandlerInterrupter, timeout_before: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT", LONG)  # This holds however slow the machine is.
+    # This holds however slow the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT_SECONDS", LONG)
     interrupter.arm(at_work(a_claim(), timeout_before))
     interrupter.disarm()
     assert pending() > 0 or timeout_before < LONG
@@ -156,7 +157,7 @@ def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) ->
 def test_timer_that_a_handler_has_changed_is_set_again(
     armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT", 0.0)  # However fast the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT_SECONDS", 0.0)  # However fast the machine is.
     signal.alarm(seconds)
     armed.disarm()
     ends_in_time(armed)
@@ -178,7 +179,7 @@ def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        process_signals, "LOOK_EVERY", 0.0
+        process_signals, "PUT_BACK_SECONDS", 0.0
     )  # This holds however fast the machine is.
     for task in ("greedy", "greedy", "another", "modest"):
         if task != "modest":
@@ -568,9 +569,9 @@ def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker
     runner.at_work = (SimpleNamespace(since=float("-inf"), timeout=1.0),)  # It should be over.
     clock.now += 1
     monitor.keep_watchdog(holding=True)
-    assert lit == [MARGIN]
+    assert lit == [MARGIN_SECONDS]
     monitor.keep_watchdog(holding=False)
-    assert lit == [MARGIN]
+    assert lit == [MARGIN_SECONDS]
     runner.at_work = ()
     monitor.keep_watchdog(holding=False)
     assert lit == []

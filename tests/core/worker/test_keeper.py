@@ -101,7 +101,7 @@ def test_handler_under_a_lock_beyond_its_lease_is_neither_interrupted_nor_done_t
     enqueue: Enqueue,
 ) -> None:
     monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(worker_module, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.1)
     state = state_of(app)
     object.__setattr__(state.settings, "lease", 2)
     calls: list[int] = []

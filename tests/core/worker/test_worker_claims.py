@@ -283,7 +283,7 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
 def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then(
     claims: WorkerClaims, losing: Any, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flask_cronjobs.core.worker.claims.LATE_EVERY", 3600.0)
+    monkeypatch.setattr("flask_cronjobs.core.worker.claims.LATE_SECONDS", 3600.0)
     with losing():
         claims.claim([], 1, idle=True)
     counts = [len(sent)]

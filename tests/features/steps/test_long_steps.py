@@ -35,7 +35,7 @@ def test_heartbeats_go_on_while_a_step_works(
     object.__setattr__(state.settings, "lease", 2)
     # A lease of usual length would behave like this; both times here are short.
     monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(worker_module, "RETRY_FOR", 0.1)
+    monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.1)
     leases: list[Any] = []
 
     def change_the_run() -> None:
