@@ -277,7 +277,7 @@ class TwoWorkers(RuleBasedStateMachine):
             self.send(worker, fate, 0, beside=False)
             fate = None
         if worker in self.workers:
-            self.doing(worker, fate, lambda: worker.claims.lost.give_back(now=True))
+            self.doing(worker, fate, lambda: worker.claims.unanswered.give_back(now=True))
         if worker in self.workers:
             self.replace(worker)
 

@@ -37,18 +37,18 @@ LOCKED_SECONDS_PER_RUN = 0.01
 LOCKED_RUNS = 1000
 
 
-class LostClaims:
+class UnansweredClaims:
     """Gives back what was claimed by statements whose answers were lost.
 
     The server may have gone on with one, and commit it after we looked. So look again every second,
     for as long as such a claim would hold.
 
     :param lease: for how long a claim holds, in seconds.
-    :ivar unknown: whether runs may have been claimed that were not looked up yet, or were locked.
+    :ivar must_check: whether the database must be asked what was claimed before work goes on.
     """
 
     def __init__(self, books: Bookkeeping, lease: float) -> None:
-        self.unknown: bool = False
+        self.must_check: bool = False
         self._books = books
         self._lease = lease
         # The tokens, and until when to look: without an end before the first look.
@@ -63,7 +63,7 @@ class LostClaims:
     def add(self, *tokens: str) -> None:
         """Note that the answers about *tokens* were lost, or that rows of theirs are locked."""
         self._tokens |= dict.fromkeys(tokens, float("inf"))
-        self.unknown = True
+        self.must_check = True
 
     def give_back(self, now: bool = False) -> None:
         """Give back what such claims have taken.
@@ -74,13 +74,13 @@ class LostClaims:
         moment = time.monotonic()
         self._tokens = {token: end for token, end in self._tokens.items() if end > moment}
         if not self._tokens:
-            self.unknown = False
-        elif now or self.unknown or self._looked.ready():
+            self.must_check = False
+        elif now or self.must_check or self._looked.ready():
             self._looked.block_for(LATE_SECONDS)
             released = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            self.unknown = not all(released)  # The rows of others are locked.
+            self.must_check = not all(released)  # The rows of others are locked.
 
 
 class Openings:
@@ -171,7 +171,7 @@ class WorkerClaims:
     """The claims of one worker, and their outcomes. It belongs to the keeper's thread.
 
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
-    :ivar lost: gives back the claims whose answers were lost.
+    :ivar unanswered: gives back the claims whose answers were lost.
     :ivar keys: opens what comes next in concurrency keys.
     :ivar starts: what limits starts: each opens them before a claim, and takes them after it.
     :ivar next_start: when the next start comes for which a due run waits, by `time.monotonic`.
@@ -193,7 +193,7 @@ class WorkerClaims:
         self._beyond = 0
         self._got_less = False
         self._locked = LockedRuns()
-        self.lost: LostClaims = LostClaims(books, request.lease)
+        self.unanswered: UnansweredClaims = UnansweredClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
         self.keys: Openings = Openings(books, state.registry.keyed)
         limits = features.starts(state, books, request, options.rates)
@@ -239,8 +239,8 @@ class WorkerClaims:
         """
         request: ClaimRequest | None = None
         try:
-            if self.lost.unknown:
-                self.lost.give_back()
+            if self.unanswered.must_check:
+                self.unanswered.give_back()
             sent_before = [each for each in outcomes if each.identity in self._unconfirmed]
             if wanted > 0 and not sent_before:
                 if self.starts:
@@ -265,7 +265,7 @@ class WorkerClaims:
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
             if request is not None:
-                self.lost.add(request.token)
+                self.unanswered.add(request.token)
             raise
         if answer.parked:
             with suppress(DatabaseTrouble):  # The claims must not be lost. It is retried.

@@ -193,7 +193,7 @@ class Keeper(threading.Thread):
                 wait = self._act(decision)
             if self._held_runs.batches:
                 features.ended(self._connection, self._held_runs.batches)
-            self._claims.lost.give_back(now=True)
+            self._claims.unanswered.give_back(now=True)
             if self._options.adds_counts:
                 self._add_counts()
         finally:
@@ -240,7 +240,7 @@ class Keeper(threading.Thread):
             wait = max(0.0, pace.look_at - now)
         stays = self._options.resident or self._claims.next_start < self._options.until
         in_vain = pace.exhausted and not stays
-        is_over = not holds and (closed or in_vain) and not self._claims.lost.unknown
+        is_over = not holds and (closed or in_vain) and not self._claims.unanswered.must_check
         return Decision(now, outcomes, wanted, idle, is_long, closed, is_over, wait)
 
     def _is_closed(self, now: float) -> bool:
@@ -283,7 +283,7 @@ class Keeper(threading.Thread):
         if held_runs.requests or decision.is_long:
             yield self._write_reports
         # Reports come first, since nothing is written about a run after its outcome.
-        sends = decision.outcomes or decision.wanted.limit > 0 or self._claims.lost.unknown
+        sends = decision.outcomes or decision.wanted.limit > 0 or self._claims.unanswered.must_check
         if sends and not held_runs.requests:
             yield partial(self._refill, decision)
         if held_runs.batches:
@@ -444,14 +444,14 @@ class Keeper(threading.Thread):
                 self._monitor.lose(claim)
             elif claim.id in renewal.cancelled:
                 self._monitor.cancel(claim)
-        if not self._held_runs.outcomes and not self._claims.lost.unknown:
+        if not self._held_runs.outcomes and not self._claims.unanswered.must_check:
             self._is_back()
 
     def _give_back_late(self) -> float:
         """Give back what was claimed by statements whose answers were lost."""
-        lost = self._claims.lost
-        lost.give_back()
-        return time.monotonic() + LATE_SECONDS if lost.pend else _NEVER
+        unanswered = self._claims.unanswered
+        unanswered.give_back()
+        return time.monotonic() + LATE_SECONDS if unanswered.pend else _NEVER
 
     def _keep_watchdog(self) -> float:
         holds = bool(self._held_runs.held)

@@ -193,10 +193,10 @@ class _Queue:
         try:
             own = give_tokens(self._books, claims, tokens)
         except DatabaseTrouble:
-            self._claims.lost.add(shared, *tokens)
+            self._claims.unanswered.add(shared, *tokens)
             raise
         if len(own) < len(claims):  # A locked row is released later.
-            self._claims.lost.add(shared)
+            self._claims.unanswered.add(shared)
         return own
 
     def _send(self, claims: Sequence[Claim]) -> None:

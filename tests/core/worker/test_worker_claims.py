@@ -223,9 +223,9 @@ def test_runs_claimed_late_are_given_back(
     run_id = rows.run("queued", job_type="it")
     with broken_off(db, books, lambda: claims.claim([], 1, idle=True)):
         assert claims.claim([], 0, idle=True) == Answer()
-        assert not claims.lost.unknown
+        assert not claims.unanswered.must_check
     wait_until(lambda: rows.get(run_id).status == "running")
-    claims.lost.give_back(now=True)
+    claims.unanswered.give_back(now=True)
     run = rows.get(run_id)
     assert (run.status, run.attempts, run.locked_by) == ("queued", 0, None)
 
@@ -271,12 +271,12 @@ def test_lost_claim_is_given_back_after_an_outage_longer_than_its_lease(
     with losing():
         claims.claim([], 1, idle=True)
     with losing():
-        claims.lost.give_back()
+        claims.unanswered.give_back()
     later = time.monotonic() + state.settings.lease + 1
     clock = SimpleNamespace(monotonic=lambda: later)
     monkeypatch.setattr("flask_cronjobs.core.worker.claims.time", clock)
-    claims.lost.give_back()
-    assert not claims.lost.unknown
+    claims.unanswered.give_back()
+    assert not claims.unanswered.must_check
     assert Rows(db.engine).get(run_id).status == "queued"
 
 
@@ -288,10 +288,10 @@ def test_claim_whose_answer_was_lost_is_looked_for_at_once_and_then_now_and_then
         claims.claim([], 1, idle=True)
     counts = [len(sent)]
     for now in (False, False, True):
-        claims.lost.give_back(now)
+        claims.unanswered.give_back(now)
         counts.append(len(sent))
     assert counts[0] < counts[1] == counts[2] < counts[3]
-    claims.lost.give_back()
+    claims.unanswered.give_back()
     assert len(sent) == counts[3]
 
 
