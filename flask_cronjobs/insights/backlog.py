@@ -67,7 +67,7 @@ class Waiting:
     :ivar oldest: the due time of the first run.
     :ivar due: the due time of the first run that a tick could run now; None if there is none. Runs
         whose concurrency key is at its limit are left out. For runs with a rate, it is the time
-        since which a start has been free.
+        at which a start became free.
     :ivar rate_key: the rate key of the runs, if they wait for their rate.
     """
 
@@ -160,8 +160,8 @@ def first_due(reader: Reader, parts: Sequence[Query], limit: int) -> Iterator[Qu
     The indexes of waiting runs begin with the priority, so each priority gets its own statement,
     unless there are many priorities.
 
-    :param parts: SELECTs of runs that are ready, and of runs that wait for others or for a rate. No
-        index has the last kind by due time.
+    :param parts: SELECTs of runs that are ready, and of runs that wait for others or for a rate.
+        The latter have no index by due time.
     """
     yield from parts[1:]
     statement = steps(RUNS.c.priority, text(READY), most=MOST_PRIORITIES + 1)
@@ -186,7 +186,7 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
 
 
 def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
-    """Return the time since which a due run could have started; None if no start is free."""
+    """Return the time from which a due run could have started; None if no start is free."""
     rate = reader.state.registry.rates.get(row.job_type)
     tat = rate and rate.own(row.tat, row.period, row.last_at)
     if row.due is None or rate is None or tat is None:
@@ -200,7 +200,8 @@ _TAKEN_SHARES = """
     WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
 """
 _TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken")
-#: A run with a key has a free share. A partial index allows no table names, so this cannot join.
+#: SQL for: a run's concurrency key has a free share. It has no join, since the conditions of the
+#: partial indexes beside it name columns without their table.
 _HAS_SHARE = """
     COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
 """

@@ -56,7 +56,7 @@ def cancel_batch(
 def retry_batch(
     state: State, key: str, actor: str = DEFAULT_ACTOR, most: int | None = None
 ) -> BulkResult:
-    """Queue the dead runs of a batch again. If it has ended, it stays so.
+    """Queue the dead runs of a batch again. A batch that has ended stays ended.
 
     :raises NotFound: there is no such batch.
     """

@@ -90,7 +90,7 @@ class Finding:
 
     :ivar id: the name of the check, which never changes, so that it can be searched for.
     :ivar level: ``error`` if jobs do not run or run wrongly; ``warning`` if that may happen.
-    :ivar what: the problem and its meaning, as the end of a sentence.
+    :ivar what: the problem and what it means, as the rest of a sentence.
     :ivar todo: the advice; empty if there is nothing to do.
     :ivar since: the time when the problem began, if it is known.
     :ivar link: the page that shows the problem.
@@ -136,7 +136,7 @@ class Check:
     :ivar look: yields the problems that began before a given time, oldest first.
     :ivar patience: the time that the problem may last before it counts; default:
         ``CRONJOBS_HEALTH_OVERDUE``.
-    :ivar rare: the rows without which the check is skipped, a name of `present`.
+    :ivar rare: the rows without which the check is skipped, by their name in `present`.
     :ivar setting: the name of the setting without which the check is skipped.
     """
 
@@ -210,7 +210,7 @@ def _filled_button(button: Button, values: Seen) -> Button:
 _A_DAY = timedelta(days=1)
 #: The time that pruning may be behind, since only one tick in twenty prunes.
 _UNPRUNED = timedelta(hours=1)
-#: Latest ticks among which the one seen alive last is searched for.
+#: Number of latest ticks that are searched for the one that was seen alive last.
 _RECENT_TICKS = 100
 #: Seconds that a time in a row may be ahead of the clock.
 AHEAD = 60.0
@@ -218,7 +218,7 @@ AHEAD = 60.0
 _HEADS = 1_000
 #: The id of the check of the webhook, which is not sent to the webhook itself.
 WEBHOOK = "webhook"
-#: The advice where no tick records a schedule.
+#: The advice if no tick records a schedule.
 CHECK_IMPORT = "Does the FLASK_APP of cron's line import the module that declares it?"
 
 
@@ -375,7 +375,7 @@ def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Q
 
 
 def _ahead(reader: Reader, before: datetime) -> Iterator[Seen]:
-    """Find times that no clock can have written that is right, each with the UPDATE that helps."""
+    """Find times that a correct clock cannot have written, each with the UPDATE that mends it."""
     d, lease = reader.dialect, reader.state.settings.lease
     last = f"SELECT max(started_at) FROM job_ticks WHERE started_at <= {d.now}"
     since = f"COALESCE(({last} AND finished_at IS NOT NULL), {d.now})"
@@ -453,7 +453,7 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def seconds_behind(source: Reader | Bookkeeping, settings: Settings) -> float:
-    """Return the most seconds by which a row of the growing kinds is past its retention."""
+    """Return by how many seconds the most overdue row of the pruned kinds is past its retention."""
     ages = {"retention": settings.retention, "retention_dead": settings.retention_dead}
     first = {"place": source.dialect.earliest, "chunk": DELETED_AT_ONCE}
     (row,) = source.rows(text(behind(source.dialect)), {**ages, **first})
@@ -467,7 +467,7 @@ def seconds_behind(source: Reader | Bookkeeping, settings: Settings) -> float:
 def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
     """Find the time since which finished ticks have not reached the webhook.
 
-    One tick may have finished just now and be about to call it; two in a row have failed.
+    A single tick may have just finished and be about to call it, so only two in a row count.
     """
     c = TICKS.c
     last_reported = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
@@ -486,7 +486,7 @@ def _paused(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
-    """Return a SELECT of what the texts of a check may name."""
+    """Return a SELECT of the values that the texts of a check may name."""
     named = {"run": run_id, "name": name, "other": other, "since": since}
     return select(*(value.label(key) for key, value in named.items()))
 

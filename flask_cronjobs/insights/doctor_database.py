@@ -177,7 +177,7 @@ def executors(reader: Reader) -> Iterator[Finding]:
 
 
 def _refused(reader: Reader) -> Iterator[Finding]:
-    """Check whether runs wait that an executor's workers gave back, since they lack the task."""
+    """Find waiting runs that an executor's workers returned because they lack the task."""
     columns = RUNS.c.job_type, RUNS.c.queue
     refused = RUNS.c.error_type == NO_SUCH_TASK, RUNS.c.queue.in_(reader.state.settings.executors)
     for rows in (READY, PARKED):

@@ -37,7 +37,7 @@ def rights(reader: Reader) -> Iterator[Finding]:
         except _RollBack:
             pass
         except DatabaseTrouble as trouble:
-            if trouble.transient:  # On SQLite, others write, so the file is writable.
+            if trouble.transient:  # Another process is writing, so the file is writable.
                 return
             errors.append(trouble.__cause__ or trouble)
     engine, causes = (
@@ -86,8 +86,8 @@ def _uses(connection: Connection, table: Table) -> Iterator[Sequence[str]]:
         yield (f"SELECT nextval(pg_get_serial_sequence('{name}', 'id'))",)
 
 
-#: Selects a table where row-level security may hide rows from the role or refuse them: for a kind
-#: of statement, no policy lets all rows pass, or a restrictive policy exists.
+#: Selects a table where row-level security may hide rows from the role or refuse them: either no
+#: policy lets all rows pass for some kind of statement, or a restrictive policy exists.
 _HIDDEN = """
     SELECT c.relname, quote_ident(current_user) AS role FROM pg_class c
     WHERE c.oid = CAST(:name AS regclass) AND row_security_active(c.oid) AND (

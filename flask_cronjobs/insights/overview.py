@@ -29,8 +29,8 @@ class DeadGroup:
 
     :ivar fingerprint: the fingerprint of the error; None if an older version recorded it.
     :ivar count: the number of runs, capped, since only the newest dead runs are read.
-    :ivar oldest: the end of the first run.
-    :ivar newest: the end of the latest run.
+    :ivar oldest: the time at which the first run died.
+    :ivar newest: the time at which the latest run died.
     :ivar sample_id: the id of the latest run.
     :ivar message: the first line of the latest run's error.
     :ivar labels: the labels of the latest runs.

@@ -83,7 +83,7 @@ class Reader:
         """The database's now, read once, so that a page shows one moment.
 
         The same statement makes PostgreSQL read the latest rows in the order of an index.
-        Otherwise it would read and sort all runs of a definition that has more than most.
+        Otherwise, if a definition has far more runs than others, it would read and sort them all.
         """
         now: ColumnElement[Any] = literal_column(self.dialect.now)
         opening = [now.label("database_now")]
@@ -232,9 +232,9 @@ class Count:
         """Return ``1 run``, ``2 runs``, ``1,000+ runs``."""
         return f"{self} {noun}s" if self.capped else plural(self.value, noun)
 
-    def shown(self, shown: int, noun: str) -> str:
-        """Return the number of them that is shown, such as ``50 of 71 groups``."""
-        return self.of(noun) if Count(shown) == self else f"{shown:,} of {self.of(noun)}"
+    def shown(self, number: int, noun: str) -> str:
+        """Return how many of the rows are shown if *number* are, such as ``50 of 71 groups``."""
+        return self.of(noun) if Count(number) == self else f"{number:,} of {self.of(noun)}"
 
     def __bool__(self) -> bool:
         return self.value > 0
@@ -261,7 +261,7 @@ def capped(statement: Query) -> ScalarSelect[int]:
 
 
 def record(kind: type[T], row: Any, /, **others: Any) -> T:
-    """Return the dataclass *kind* with *others* and the columns of *row* for its other fields."""
+    """Return a *kind*, a dataclass: *others*, and the columns of *row* for its remaining fields."""
     names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
@@ -273,7 +273,7 @@ class Page(Generic[T]):
     :ivar next: the id or key of the last row, after which the next page begins; None on the last
         page.
     :ivar now: the database's now.
-    :ivar total: the number of all rows of a list with only one page.
+    :ivar total: the number of all rows, for a list that has only one page.
     """
 
     rows: Sequence[T]

@@ -104,12 +104,12 @@ class Action:
     :ivar allowed: the statuses of runs that can be changed.
     :ivar default: the statuses that a filter without a status finds.
     :ivar refusals: for every other status, why such a run cannot be changed, and what to do.
-    :ivar values: returns SQL by column, with the parameter ``reason``, and for the other columns
-        that are given.
+    :ivar values: returns the new values, as SQL by column. It gets the names of other columns to
+        change, and its SQL may use the parameter ``reason``.
     :ivar revives: whether ended runs become live again. If so, their batches are locked meanwhile,
-        and runs whose batch another transaction has locked are left. A run that would take its
-        idempotency key back is left, too, if another run holds the key, or if a later run of the
-        same action wants it.
+        and runs whose batch another transaction has locked are left unchanged. So is a run that has
+        released its idempotency key, if another run holds the key or a later run of the same action
+        needs it.
     """
 
     name: str
@@ -194,7 +194,7 @@ class Action:
     ) -> list[int]:
         """Return the ids of the runs of *which* that can be changed, up to *limit*, newest first.
 
-        :param opened: a connection to read by; default: one of bookkeeping.
+        :param opened: the connection to read with; default: a bookkeeping connection.
         :raises StateConflict: the filter's status does not allow it.
         """
         allowed = self.statuses(which)
@@ -266,7 +266,7 @@ def change_runs(
     remaining: Sequence[int] = ids
     while True:
         work = partial(_change, d, update, batches, values, remaining, operation)
-        # A single run is not changed twice. A bulk action continues, since its row has the count.
+        # If the result is unknown, only a bulk action tries again: its row has the exact count.
         changes += books.transaction(work, repeat=operation.id is not None)
         changed_ids = {change.run_id for change in changes}
         unchanged = [run_id for run_id in remaining if run_id not in changed_ids]
@@ -311,7 +311,7 @@ def _statements(
 ) -> tuple[TextClause, TextClause, TextClause | None]:
     """Return the statements of *action* for ``ids``.
 
-    They are the UPDATE, the SELECT of the ids that allow it, and that of the batches to hold.
+    They are the UPDATE, the SELECT of the ids that allow it, and the SELECT of the batches to hold.
     """
     condition = f"status IN {sql_list(action.allowed)}"
     if action.revives:

@@ -72,7 +72,8 @@ class RunView:
     :ivar waits: the reasons why it has not begun, the main one first.
     :ivar pauses: the pauses of its task and its queue, if it waits.
     :ivar steps: its latest 50 durable steps, in order.
-    :ivar forgiven: the number of first attempts that do not count, since a step ended in them.
+    :ivar forgiven: the number of attempts, from the first on, that do not count, since a step
+        ended in them.
     :ivar operations: the operations on it, latest first; see `operations_on`.
     """
 

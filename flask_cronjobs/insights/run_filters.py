@@ -48,7 +48,7 @@ class Filter(NamedTuple):
     """A filter of runs, for commands, for pages and in SQL.
 
     :ivar field: the field of `RunFilter`, which also names the option of commands.
-    :ivar kind: the kind of its value; a ``type`` is a text that may be empty, for runs without one.
+    :ivar kind: the kind of its value; an empty ``type`` finds runs that have none.
     :ivar condition: returns the condition for a value.
     :ivar help: the help of the option; None if commands do not have it.
     :ivar label: the filter's name on the pages, if it differs from the field.
@@ -84,8 +84,8 @@ def _refers_to(column: str, key: Any) -> Condition:
 
 
 def _has_error(_: Reader, part: str) -> ColumnElement[bool]:
-    texts = (RUNS.c.error_type, RUNS.c.last_error)
-    return or_(*(each.icontains(part, autoescape=True) for each in texts))
+    columns = (RUNS.c.error_type, RUNS.c.last_error)
+    return or_(*(column.icontains(part, autoescape=True) for column in columns))
 
 
 def _has_key(reader: Reader, key: str) -> ColumnElement[bool]:
@@ -121,7 +121,7 @@ def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
 
 
 def _all(*_: object) -> ColumnElement[bool]:
-    return true()  # The statements of `overdue` have the condition.
+    return true()  # `overdue` puts this condition into its statements.
 
 
 _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)

@@ -59,7 +59,7 @@ class Sorting(NamedTuple):
         return tuple(column.desc() if self.descending else column.asc() for column in columns)
 
     def beyond(self, c: Columns, cursor: Any) -> ColumnElement[bool]:
-        """Return the condition for rows after *cursor*, which may also be a row with its fields."""
+        """Return the condition for rows after *cursor*: a `Cursor`, or a row with its fields."""
         further: ColumnElement[bool] = c.id < cursor.id if self.descending else c.id > cursor.id
         if self.column == "id" or cursor.moment is None:
             return further
@@ -187,7 +187,7 @@ def page_ids(
 
 
 def _is_wide(which: RunFilter) -> bool:
-    """Return whether a list reads the primary key, including rows that do not match."""
+    """Return whether a list reads along the primary key, past rows that do not match."""
     indexed = which.definition, which.batch
     if which.overdue or which.stale or any(value is not None for value in indexed):
         return False
@@ -234,7 +234,7 @@ def _first(queries: Sequence[Query], limit: int, order: Sorting, fenced: bool) -
 
 #: The statuses whose runs `count_by_status` counts.
 COUNTED: tuple[Status, ...] = ("queued", "running", "failed", "dead")
-#: Most rows that it reads of each index.
+#: Most rows of each index that `count_by_status` reads.
 _COUNTED_ROWS = 10_000
 _BY_GROUP = "job_type, queue, priority, run_at, id"
 #: The order of each index. Without it, PostgreSQL may read the whole table instead.
@@ -252,7 +252,7 @@ _SMALL = [column for column in RUNS.c if column.name not in ("payload", "result"
 
 
 def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
-    """Return how many runs of each status in `COUNTED` match *which*, whatever its own status.
+    """Return how many runs of each status in `COUNTED` match *which*, whose status is ignored.
 
     Each index is read up to 10,000 rows and each count up to `CAP`, so even a 0 may be capped.
     """

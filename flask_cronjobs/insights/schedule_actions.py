@@ -266,7 +266,7 @@ class Target(NamedTuple):
 
 
 def only(name: str | None, queue: str | None, task: str | None) -> Target | None:
-    """Return the only given target: a definition's *name*, a queue or a task; otherwise None."""
+    """Return the target if exactly one is given, otherwise None; *name* is a definition's."""
     names_by_kind: dict[Kind, str | None] = {"definition": name, "queue": queue, "task": task}
     targets = [Target(kind, name) for kind, name in names_by_kind.items() if name is not None]
     return targets[0] if len(targets) == 1 else None
@@ -280,7 +280,7 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
 
     :returns: False if the task or queue was paused before.
     :raises NotFound: no definition has that name, and the message suggests similar names; this
-        app's code declares no such task; or the queue's name cannot be one.
+        app's code declares no such task; or no queue can have that name.
     """
     kind, name = target
     if kind == "task" and name not in state.registry.tasks:

@@ -83,7 +83,8 @@ def set_aside(reader: Reader) -> Query:
 def missed_slots(reader: Reader) -> Missed | None:
     """Return the slots that were recorded as missed in the last 24 hours; None if there are none.
 
-    Slots do not count as missed if the definition was paused or undeclared, or for an overlap.
+    Slots do not count as missed if the definition was paused or undeclared, or if an earlier run
+    had not finished.
     """
     newest = set_aside(reader)
     rows = reader.rows(

@@ -43,7 +43,7 @@ class DefinitionView:
 
     :ivar origin: ``code`` or ``database``.
     :ivar cells: its last ten runs, oldest first.
-    :ivar last_seconds: the seconds that the newest of them took that ran to an end.
+    :ivar last_seconds: the seconds that the latest run took, among those that ran to an end.
     :ivar next_slots: the next three slots, in the definition's zone; none while it is paused. The
         first is past if no tick has recorded it yet.
     :ivar broken: the reason why it cannot be read, if it cannot.
@@ -85,7 +85,8 @@ class DefinitionView:
 CELLS = 10
 #: Most of its next slots that are shown.
 NEXT = 3
-#: The time in which a slot is searched: the next February 29 can be 8 years away, a Monday one 40.
+#: How far ahead a slot is searched for: the next February 29 may be 8 years away, and the next one
+#: on a Monday 40 years.
 _HORIZON = timedelta(days=366 * 41)
 _NAMES = 5_000
 _OF_A_RUN = (

@@ -20,7 +20,7 @@ from ..text.redaction import HIDDEN, redacted, strip_credentials
 from ..types import JSON, MAX_ID
 from .reader import RUNS, Reader
 
-#: Characters of a payload that replace a missing label, and the longest such payload.
+#: How many characters of a payload replace a missing label, and the longest payload that may.
 HEAD, LONGEST = 80, 4_000
 
 
@@ -123,8 +123,8 @@ def _by_key(reader: Reader, key: str) -> list[int]:
     """Return the runs that are shown with the idempotency key *key*, latest first.
 
     The time that a guess takes must not reveal whether it is a hidden key. Most hidden keys are not
-    looked up, and each guess reads one payload: of the latest run with that key, or of the latest
-    run.
+    looked up, and each guess reads one payload: that of the latest run with the key, or else of
+    the latest run.
     """
     c, closed = RUNS.c, closed_tasks(reader.state)
     # A range makes PostgreSQL use the index of keys.

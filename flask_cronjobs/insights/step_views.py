@@ -66,7 +66,7 @@ def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
 
 
 def _shown(name: str, result: JSON, names: Sequence[str]) -> JSON:
-    """Return *result* redacted; the step's name hides all of it, as a key hides its value.
+    """Return *result* redacted. A secret step name hides it all, as a secret key hides its value.
 
     None stays, since it means that a wait has timed out.
     """

@@ -1,6 +1,6 @@
 """The views that change something: each is a POST that redirects to a page with a message.
 
-Before, the guard has checked the right to act and the origin of the request.
+The guard has already checked the right to act and the origin of the request.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .render import Message, back, reader_page, sent_from
 
 #: Most runs that one click retries, since web servers end long requests.
 RUNS_A_CLICK = 10_000
-#: The beginning of the name of an argument's field.
+#: The prefix of the names of fields that hold arguments.
 FIELD = "argument:"
 View: TypeAlias = Callable[..., ResponseReturnValue]
 
@@ -174,7 +174,7 @@ def _task_or_queue() -> Target:
 
 @action("status", "task", "error_type", "fingerprint")
 def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
-    """Queue the dead runs of a task and an error type, or without a type, again."""
+    """Queue again the dead runs of a task that have one error type, or that have none."""
     alike = fingerprint if "fingerprint" in request.form else None
     group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)

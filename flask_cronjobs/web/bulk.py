@@ -1,6 +1,6 @@
 """One action on many runs: the page that shows them and asks, and the action itself.
 
-Before, the guard has checked the right to act and the origin of the request.
+The guard has already checked the right to act and the origin of the request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw the chart of ticks and the cells of runs, to scale. Pure. Templates call them ``say``."""
+"""Draw the chart of ticks and the cells of runs, to scale. Pure. Templates find them in ``say``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:
             yield tone, round(ground, 2), round(height, 2)
 
 
-#: Seconds under which runs do not differ in the heights of their cells.
+#: If no run took this many seconds, the cells do not differ in height.
 _LONG = 1.0
 
 

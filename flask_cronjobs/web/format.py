@@ -1,4 +1,4 @@
-"""Format times, statuses and sentences for the pages. Pure. Templates call them ``say``."""
+"""Format times, statuses and sentences for the pages. Pure. Templates find them in ``say``."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ _PROXY = (
 #: Headers in which a proxy names its client, beside those that begin with X-Forwarded-.
 _FORWARDED = ("forwarded", "via")
 _HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
-#: Seconds between two warnings about wrong tick tokens, since anyone can cause them.
+#: Limits the warnings about wrong tick tokens, since anyone can cause them.
 _wrong_token = Throttle()
 _SECONDS_BETWEEN_WARNINGS = 60.0
 #: Most characters of a client's text that the log repeats.
@@ -205,7 +205,7 @@ def is_same_origin() -> bool:
 
 
 def _refusal(action: str) -> Response | AnyResponse | None:
-    """Return None if `authorize` allows *action*, or the response that it returns; or abort."""
+    """Return None if `authorize` allows *action*, or the response that it returned; else abort."""
     state = state_of()
     if state.authorize is None:
         if _is_open_for_debugging(state):

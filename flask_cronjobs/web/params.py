@@ -18,7 +18,7 @@ from ..types import MAX_ID, STATUSES
 
 MAX_TEXT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: The year 9999 in microseconds since then.
+#: The year 9999, in microseconds since the epoch.
 _LAST_MOMENT = 253_000_000_000_000_000
 MAX_PAGE = 200
 Choice = TypeVar("Choice", bound=str)
@@ -180,5 +180,5 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
 
 
 def is_short(value: str) -> bool:
-    """Return whether *value*, of a parameter that was not read, is short enough to repeat."""
+    """Return whether the *value* of an unread parameter is short enough to repeat."""
     return len(value) <= MAX_TEXT

@@ -108,7 +108,7 @@ _LEAST_PACKED = 1000
 def _packed(response: Response, is_secret: bool) -> Response:
     """Give a page an ETag of its content, and compress it if the client accepts that.
 
-    The ETag is for the script that renews a page, since caches may not keep pages. It leaves out
+    The ETag is for the script that refreshes a page, since caches may not keep pages. It leaves out
     the page's header, which shows the time.
 
     :param is_secret: whether the page has a token, which compression could reveal.
