@@ -110,35 +110,15 @@ class Beside(Protocol):
         """End, once the keeper has, or soon."""
 
 
-class Door(Protocol):
-    """The methods of a `Loop` that other threads may call."""
-
-    @property
-    def at_work(self) -> Sequence[Working]:
-        """The runs that are running."""
-        ...
-
-    def admit(self) -> None:
-        """Let runs begin that are in the inbox."""
-
-    def deliver(self) -> None:
-        """Interrupt the handlers for which that was requested."""
-
-    def look(self, now: float) -> None:
-        """Note for each running run the time since which it could have ended."""
-
-
 class Loop(Protocol):
-    """Performs the runs of some tasks side by side, for a runner and in its thread."""
+    """Performs the runs of some tasks side by side, for a runner and in its thread.
+
+    The keeper's thread calls `at_work`, `admit`, `deliver` and `look`.
+    """
 
     @property
     def tasks(self) -> Mapping[str, int]:
         """The tasks, each with how many of its runs at once."""
-        ...
-
-    @property
-    def door(self) -> Door:
-        """The interface for other threads."""
         ...
 
     @property
@@ -154,6 +134,20 @@ class Loop(Protocol):
 
     def close(self) -> None:
         """End the loop, and the runs that are left."""
+
+    @property
+    def at_work(self) -> Sequence[Working]:
+        """The runs that are running."""
+        ...
+
+    def admit(self) -> None:
+        """Let runs begin that are in the inbox."""
+
+    def deliver(self) -> None:
+        """Interrupt the handlers for which that was requested."""
+
+    def look(self, now: float) -> None:
+        """Note for each running run the time since which it could have ended."""
 
 
 def prepare(state: State) -> None:

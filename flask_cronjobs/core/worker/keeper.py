@@ -358,7 +358,7 @@ class Keeper(threading.Thread):
             self._watchdog.due = min(self._watchdog.due, time.monotonic() + REARM_SECONDS)
         self._held_runs.add(answer.claims, sent)
         if answer.claims and self._runner.loop is not None:
-            self._runner.loop.door.admit()
+            self._runner.loop.admit()
         self._claimed += len(answer.claims)
 
     def _end_batches(self, decision: Decision) -> None:

@@ -150,7 +150,7 @@ class RunMonitor:
         """
         now = time.monotonic()
         if self._runner.loop is not None:
-            self._runner.loop.door.look(now)
+            self._runner.loop.look(now)
         for working in self._runner.at_work:
             reason = self._reason(working, now)
             if reason is not None and self._may_kill and self._interrupter.enabled:

@@ -80,13 +80,13 @@ class Runner:
         """The runs at work."""
         if self.working is not None:
             return (self.working,)
-        return () if self.loop is None else self.loop.door.at_work
+        return () if self.loop is None else self.loop.at_work
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
         """Interrupt *claim*'s handler with *error*, now or when it begins. For the keeper."""
         self._interrupter.interrupt(claim, error)
         if self.loop is not None:
-            self.loop.door.deliver()
+            self.loop.deliver()
 
     def interrupt_at_keyboard(self, frame: FrameType | None) -> None:
         """Interrupt the running handlers after Ctrl-C, whose signal arrived in *frame*.

@@ -15,7 +15,7 @@ import contextvars
 import inspect
 import time
 from asyncio import events
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
 from queue import Empty, SimpleQueue
@@ -27,12 +27,14 @@ from ...core.worker.context import RunnerContext, prepare
 from ...core.worker.held_runs import ProgressRequest
 from ...core.worker.outcomes import released, with_output
 from ...errors import PayloadError, ShuttingDown
+from ...log import logger
 from ...types import Claim, Outcome
 from .async_attempt import OwnedThreads, attempt
 from .async_run import STEP_SECONDS, AsyncRun, LoopWatch
-from .door import Door
 from .kinds import AsyncKinds
 
+#: Seconds for which a handler may block the loop before that counts.
+BLOCKED_SECONDS = 1.0
 #: Seconds that the remaining handlers may take to end when the worker is ended by force.
 UNWIND_SECONDS = 1.0
 #: Every step is called by a frame of this code, which is a new one for each.
@@ -45,7 +47,7 @@ _dropped: set[asyncio.Task[Any]] = set()
 
 
 class AsyncLoop:
-    """Performs async runs, for the runner. It belongs to its thread; for others, it has a door.
+    """Performs async runs, for the runner. It belongs to its thread but for some methods.
 
     :param tasks: the async tasks, each with the number of its runs that may run at once.
     """
@@ -56,15 +58,15 @@ class AsyncLoop:
         self._context = context
         self._most = context.state.settings.async_at_once
         self._runs: dict[tuple[int, str], AsyncRun] = {}
-        self.door: Door = Door(self._runs, self._admit, self._deliver)
         self._requested = context.interrupter.requested
         self._prepared = cache(partial(prepare, context.state, is_async=True))
         self._following: Claim | None = None
         self._is_alone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
-        self._looking: asyncio.TimerHandle | None = None
+        self._going_on: asyncio.TimerHandle | None = None
         self._watch = LoopWatch()
+        self._keepers_watch = LoopWatch()
 
     # Methods for the runner.
 
@@ -73,34 +75,34 @@ class AsyncLoop:
 
         :returns: the claim of another kind that came last, if one did.
         """
-        loop = self._loop = self.door.event_loop = self._loop or self._open()
-        self._base = self.door.context = contextvars.copy_context()
+        loop = self._loop = self._loop or self._open()
+        self._base = contextvars.copy_context()
         self._following = None
         self._begin(claim)
-        self._look()
-        self.door.call_soon(self._admit)
+        self._go_on()
+        self._call_soon(self._admit)
         with self._context.interrupter.finding_async(self._find_blocking):
             while self._runs:
                 try:
                     loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._going_on is not None:
+            self._going_on.cancel()
         return self._following
 
     def interrupt_all(self, error: BaseException) -> None:
         """Interrupt all handlers with *error*. May be called from a signal handler."""
         self._requested.update(dict.fromkeys(list(self._runs), error))
-        self.door.call_soon(self._deliver)
+        self._call_soon(self._deliver)
 
     def close(self) -> None:
         """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled, or dropped."""
-        loop, self._loop, self.door.event_loop = self._loop, None, None
+        loop, self._loop = self._loop, None
         if loop is None:
             return
         stopped = self._context.interrupted or ShuttingDown("the worker was ended")
-        for run in self.door.at_work:
+        for run in self.at_work:
             run.dropped = True
             run.interrupt(stopped)
         tasks = asyncio.all_tasks(loop)
@@ -111,7 +113,67 @@ class AsyncLoop:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
-    # Methods for signal handlers, which run in the loop's thread at any point.
+    # Methods for the keeper's thread. They write nothing that the loop reads.
+
+    @property
+    def at_work(self) -> list[AsyncRun]:
+        """The running runs."""
+        return list(self._runs.values())
+
+    def admit(self) -> None:
+        """Let runs from the inbox begin, if the loop is running."""
+        if self._runs:
+            self._call_soon(self._admit)
+
+    def deliver(self) -> None:
+        """Deliver the requested interruptions when the loop makes progress."""
+        if self._runs:
+            self._call_soon(self._deliver)
+
+    def look(self, now: float) -> None:
+        """Note since when each handler could have ended, and log once which one blocks the loop.
+
+        A handler can end once it was interrupted, unless another one blocks the loop.
+        """
+        blocking = self._blocking(now)
+        if len(blocking) == 1 and not blocking[0].blocks:
+            blocking[0].blocks = True
+            logger.warning(
+                "%s: its handler blocks the event loop for more than 1 s, and all async handlers "
+                "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
+                blocking[0].claim,
+            )
+        for run in self.at_work:
+            if run in blocking:
+                run.could_end = float("-inf")
+            else:
+                told_at = None if blocking else run.told_at
+                run.could_end = float("inf") if told_at is None else told_at
+
+    def _blocking(self, now: float) -> Sequence[AsyncRun]:
+        """Return the runs that may have blocked the loop for long; none if it makes progress.
+
+        If the blocking run is known, it is the only one; otherwise it may be any running run.
+        """
+        loop, at_work = self._loop, self.at_work
+        if loop is None or not self._keepers_watch.is_late(now):
+            return ()
+        # Do not inspect the frames of another thread: up to Python 3.11, they may be gone.
+        task = asyncio.current_task(loop)
+        owners = (run for run in at_work if task in (run.task, *run.tasks))
+        run = None if task is None else next(owners, None)
+        if self._keepers_watch.seconds(run, now) < BLOCKED_SECONDS:
+            return ()
+        return at_work if run is None else [run]
+
+    # Methods for any thread, and for signal handlers, which run in the loop's thread at any point.
+
+    def _call_soon(self, callback: Callable[[], None]) -> None:
+        """Let the loop call *callback*, outside of all runs."""
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # It was closed meanwhile.
+                loop.call_soon_threadsafe(callback, context=self._base)
 
     def _find_blocking(self, frame: FrameType | None) -> AsyncRun | None:
         """Return the run whose handler runs in *frame*, if it blocks the loop."""
@@ -221,11 +283,11 @@ class AsyncLoop:
         self._context.mailbox.put(with_output(outcome, run.run))
         if self._context.interrupted is not None:
             self.interrupt_all(self._context.interrupted)
-        self.door.call_soon(self._admit)
+        self._call_soon(self._admit)
 
     def _deliver(self) -> None:
         """Interrupt the handlers for which an interruption is due."""
-        for run in self.door.at_work:
+        for run in self.at_work:
             self._deliver_to(run)
 
     def _deliver_to(self, run: AsyncRun) -> None:
@@ -233,15 +295,15 @@ class AsyncLoop:
         if error is not None:
             run.interrupt(error)
 
-    def _look(self) -> None:
+    def _go_on(self) -> None:
         """Note that the loop makes progress, and interrupt handlers that are due."""
         now = time.monotonic()
         self._watch.goes_on(now)
-        self.door.watch.goes_on(now)
+        self._keepers_watch.goes_on(now)
         self._context.interrupter.postpone(2 * STEP_SECONDS)
         self._deliver()
         if self._loop is not None:
-            self._looking = self._loop.call_later(STEP_SECONDS, self._look, context=self._base)
+            self._going_on = self._loop.call_later(STEP_SECONDS, self._go_on, context=self._base)
 
     def _on_exit(self, error: BaseException) -> None:
         """Continue after an exception that ends a loop.
