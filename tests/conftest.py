@@ -92,10 +92,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--layer", choices=LAYERS, default="flask-sqlalchemy")
 
 
-def pytest_collection_finish() -> None:
-    """Exclude what lives for all tests from garbage collection: a collection takes 0.2 seconds."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Search for garbage neither while collecting nor, later, among what collecting has made.
+
+    All of it lives until the end: searching it takes a fifth of the time of collecting, and then
+    0.2 seconds each time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
