@@ -81,10 +81,10 @@ class Starts(Protocol):
         """When the next may begin of the due runs that wait for it, by `time.monotonic`."""
         ...
 
-    def open(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
+    def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
         """Let due runs be claimed that may begin now.
 
-        :param idle: whether the worker has nothing else to do.
+        :param promptly: look even if the last look was a moment ago.
         :param tasks: those of the claim; None for all.
         """
 
@@ -158,7 +158,7 @@ def prepare(state: State) -> None:
 
 def watch(state: State) -> tuple[Watcher, ...]:
     """Return what hears of the runs of a worker that begins."""
-    return tuple(begin(state) for begin in _of("watch", _watching()))
+    return tuple(make(state) for make in _of("watch", _watching()))
 
 
 def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside], ...]:
@@ -168,7 +168,7 @@ def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside]
 
 def loop(context: RunnerContext) -> Loop | None:
     """Return the loop that performs runs side by side in a worker; None if the app needs none."""
-    loops = [begin(context) for begin in _of("loop", _used(context.state))]
+    loops = [make(context) for make in _of("loop", _used(context.state))]
     return loops[0] if loops else None
 
 

@@ -1,6 +1,6 @@
 """The SQL that records outcomes, with its parameters, and what attempts leave behind.
 
-`finalize_in` writes a success in the handler's own transaction, for ``atomic=True``.
+`record_success` writes a success in the handler's own transaction, for ``atomic=True``.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _outcome_row(dialect: Dialect, outcome: Outcome) -> dict[str, object]:
     return row
 
 
-def finalize_in(connection: Connection, claim: Claim, result: JSON) -> bool | None:
+def record_success(connection: Connection, claim: Claim, result: JSON) -> bool | None:
     """Write ``succeeded`` in *connection*'s transaction, if *claim*'s token still holds the run.
 
     The handler's own writes and its outcome must commit together, so this runs on the app's

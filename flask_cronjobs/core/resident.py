@@ -24,8 +24,8 @@ from .processes import run_workers
 from .tick import (
     OpenTick,
     TickOptions,
-    begin,
-    finish,
+    begin_tick,
+    finish_tick,
     housekeeping,
     number_of_workers,
     prune_sometimes,
@@ -182,7 +182,7 @@ class ResidentMinutes(threading.Thread):
         if self._opened is None or not self._done:
             return
         attempts = self._keeper.counts - self._recorded
-        report = finish(self._books, self._opened, self._counts + attempts)
+        report = finish_tick(self._books, self._opened, self._counts + attempts)
         self._recorded += attempts
         self._opened, self._done, self._seen = None, False, False
         self._sender.put(report)
@@ -190,7 +190,7 @@ class ResidentMinutes(threading.Thread):
     def _begin(self) -> OpenTick:
         self._listening = self._keeper.listens
         self._counts.clear()
-        return begin(
+        return begin_tick(
             *(self._state, self._books, self._options.queues, True, self._listening),
             started_by=self._options.started_by,
         )

@@ -21,7 +21,7 @@ from .app_state import State
 from .definitions import has_pings
 from .look import look_at_queue
 from .scheduler import enqueue_slots, sync_definitions
-from .worker.process_signals import keyboard_held
+from .worker.process_signals import keyboard_deferred
 
 if TYPE_CHECKING:
     from .worker.work_options import WorkOptions
@@ -70,8 +70,12 @@ def tick(state: State, options: TickOptions) -> TickReport:
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
     """
-    with state.bookkeeping(keyboard_held, apart=True) as books:
-        opened, counts, lost = begin(state, books, options.queues), Counter[str](), list[Outcome]()
+    with state.bookkeeping(keyboard_deferred, apart=True) as books:
+        opened, counts, lost = (
+            begin_tick(state, books, options.queues),
+            Counter[str](),
+            list[Outcome](),
+        )
         for _ in housekeeping(state, books, opened.row, options.news, counts, lost.extend):
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
@@ -91,7 +95,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             counts += run_workers(state, number_of_workers(state, options), work_options)
             features.minute(books, opened.row)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
-        report = finish(books, opened, counts)
+        report = finish_tick(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     if lost:
         features.lost(state, lost)
@@ -130,7 +134,7 @@ def housekeeping(
     yield features.minute(books, row)
 
 
-def begin(
+def begin_tick(
     state: State,
     books: Bookkeeping,
     queues: tuple[str, ...] = (),
@@ -204,7 +208,7 @@ def prune_sometimes(
     return pruned
 
 
-def finish(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:
+def finish_tick(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int]) -> TickReport:
     """Finish the tick's row, and return what the tick did."""
     seconds = round(time.monotonic() - opened.started, 3)
     report = TickReport(worker_name(), **counts, seconds=seconds)

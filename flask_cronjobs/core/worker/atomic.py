@@ -19,7 +19,7 @@ from ..claim import already_recorded
 from ..current import CurrentRun
 from ..insert import writing_connection
 from ..look import holder
-from ..outcome import finalize_in
+from ..outcome import record_success
 from ..tasks.payload import kept_result
 
 #: Seconds that an atomic handler waits before it tries again to write a locked row.
@@ -71,7 +71,7 @@ def _try_commit(
     """
     claim, session = run.claim, state.db.session()
     with run.books.guard(), bounded(connection, run.books.limit):
-        is_held = finalize_in(connection, claim, result)
+        is_held = record_success(connection, claim, result)
         if is_held is None:
             return False
         disarm()

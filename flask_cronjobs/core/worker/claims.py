@@ -40,10 +40,10 @@ LOCKED_RUNS = 1000
 class UnansweredClaims:
     """Gives back what was claimed by statements whose answers were lost.
 
-    The server may have gone on with one, and commit it after we looked. So look again every second,
-    for as long as such a claim would hold.
+    The server may continue with such a statement, and commit it after the worker has looked for its
+    claims. So the worker looks again every second, for as long as such a claim would hold.
 
-    :param lease: for how long a claim holds, in seconds.
+    :param lease: the length of a lease, in seconds.
     :ivar must_check: whether the database must be asked what was claimed before work goes on.
     """
 
@@ -51,25 +51,25 @@ class UnansweredClaims:
         self.must_check: bool = False
         self._books = books
         self._lease = lease
-        # The tokens, and until when to look: without an end before the first look.
+        # The tokens, each with the time of its last look, which the first look sets.
         self._tokens: dict[str, float] = {}
         self._looked = Throttle()
 
     @property
-    def pend(self) -> bool:
-        """Whether it is to be looked for runs that such claims may take."""
+    def has_tokens(self) -> bool:
+        """Whether such claims may still take runs."""
         return bool(self._tokens)
 
     def add(self, *tokens: str) -> None:
-        """Note that the answers about *tokens* were lost, or that rows of theirs are locked."""
+        """Note that the answers to the claims with *tokens* were lost."""
         self._tokens |= dict.fromkeys(tokens, float("inf"))
         self.must_check = True
 
     def give_back(self, now: bool = False) -> None:
-        """Give back what such claims have taken.
+        """Give back the runs that such claims have taken.
 
-        :param now: look even if a second has not passed.
-        :raises DatabaseTrouble: it is not known what was claimed.
+        :param now: look even if the last look was less than a second ago.
+        :raises DatabaseTrouble: it is not known which runs were claimed.
         """
         moment = time.monotonic()
         self._tokens = {token: end for token, end in self._tokens.items() if end > moment}
@@ -80,52 +80,52 @@ class UnansweredClaims:
             released = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            self.must_check = not all(released)  # The rows of others are locked.
+            self.must_check = not all(released)  # The rows of the other tokens are locked.
 
 
 class Openings:
-    """Opens what comes next in concurrency keys; see `gate`. It belongs to the keeper's thread.
+    """Opens the next runs of concurrency keys; see `gate`. It belongs to the keeper's thread.
 
-    :param tasks: the tasks with a concurrency key that the code has.
-    :ivar at_work: the ids of runs with a key that this worker has.
-    :ivar pend: the ids of runs that have freed a share or a turn, or are parked: what comes next in
-        their keys is to be opened.
+    :param tasks: the tasks of the code that have a concurrency key.
+    :ivar keyed: the ids of the held runs with a key.
+    :ivar unopened: the ids of runs that have freed a share or a turn, or are parked, and the next
+        runs of whose keys were not opened yet.
     """
 
     def __init__(self, books: Bookkeeping, tasks: Collection[str]) -> None:
-        self.pend: set[int] = set()
+        self.unopened: set[int] = set()
         self._books = books
         self.tasks: Collection[str] = tasks
-        self.at_work: set[int] = set()
+        self.keyed: set[int] = set()
         self._mended = Throttle()
         self._mend_after = ""
 
     def note(self, outcomes: Iterable[Held], answer: Answer, opened: Collection[int] = ()) -> None:
-        """Note what *answer* says of *outcomes* and of the claim.
+        """Note what *answer* says about *outcomes* and about the claim.
 
-        :param opened: runs whose keys the claim has opened before.
+        :param opened: the runs whose keys were opened before the claim.
         """
-        self.pend.difference_update(opened)
-        if self.at_work:
-            ended = {each.id for each in outcomes if each.id not in answer.unrecorded}
-            self.pend |= (ended & self.at_work).difference(opened)
-            self.at_work -= ended
+        self.unopened.difference_update(opened)
+        if self.keyed:
+            ended = {outcome.id for outcome in outcomes if outcome.id not in answer.unrecorded}
+            self.unopened |= (ended & self.keyed).difference(opened)
+            self.keyed -= ended
         if answer.parked:
-            self.pend |= answer.parked
-        self.at_work |= {each.id for each in answer.claims if each.concurrency_key is not None}
+            self.unopened |= answer.parked
+        self.keyed |= {claim.id for claim in answer.claims if claim.concurrency_key is not None}
 
     def open(self) -> None:
-        """Open what comes next in the keys of the runs noted.
+        """Open the next runs in the keys of `unopened`.
 
-        :raises DatabaseTrouble: it is not known what was opened; call it again.
+        :raises DatabaseTrouble: it is not known which runs were opened. Call it again.
         """
-        gate.open_behind(self._books, self.pend)
-        self.pend.clear()
+        gate.open_behind(self._books, self.unopened)
+        self.unopened.clear()
 
     def mend(self) -> bool:
         """Open some parked runs that were never opened; return whether any were opened.
 
-        An idle worker calls this; it works at most once a second.
+        A worker calls this when it finds no run. It does something at most once a second.
         """
         if not self._mended.ready():
             return False
@@ -147,14 +147,14 @@ class LockedRuns:
     _until = 0.0
 
     def forget_old(self) -> None:
-        """Forget them after a while: they may be free by now."""
+        """Forget the runs after a while, since they may be free by now."""
         if self.ids and time.monotonic() >= self._until:
             self.ids = frozenset()
 
     def note(self, answer: Answer) -> bool:
-        """Note what a claim has passed over; return whether another may find more.
+        """Note the runs that a claim has skipped; return whether the next claim may find others.
 
-        As long as it finds nothing else, nothing is forgotten: it is to come behind them.
+        As long as claims find nothing else, no run is forgotten, so that they get past all of them.
         """
         now = time.monotonic()
         looks_on = bool(answer.locked_waiting) and len(self.ids) < LOCKED_RUNS
@@ -168,13 +168,13 @@ class LockedRuns:
 
 
 class WorkerClaims:
-    """The claims of one worker, and their outcomes. It belongs to the keeper's thread.
+    """Sends the claims and outcomes of one worker. It belongs to the keeper's thread.
 
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar unanswered: gives back the claims whose answers were lost.
-    :ivar keys: opens what comes next in concurrency keys.
-    :ivar starts: what limits starts: each opens them before a claim, and takes them after it.
-    :ivar next_start: when the next start comes for which a due run waits, by `time.monotonic`.
+    :ivar keys: opens the next runs of concurrency keys.
+    :ivar starts: the limits of starts: each opens starts before a claim, and takes them after it.
+    :ivar next_start: the time of the next start that a due run waits for, by `time.monotonic`.
     """
 
     def __init__(self, books: Bookkeeping, state: State, options: WorkOptions) -> None:
@@ -203,11 +203,11 @@ class WorkerClaims:
     def record(self, outcomes: Sequence[Outcome]) -> Answer:
         """Record *outcomes*, and claim nothing.
 
-        :raises DatabaseTrouble: as of `record_and_claim`.
+        :raises DatabaseTrouble: it is unknown what was recorded.
         """
         answer = self.claim(outcomes, 0, idle=False)
-        if self.keys.pend:
-            with suppress(DatabaseTrouble):  # It is recorded, and others mend.
+        if self.keys.unopened:
+            with suppress(DatabaseTrouble):  # The outcomes are recorded, and others mend.
                 self.keys.open()
         return answer
 
@@ -241,19 +241,19 @@ class WorkerClaims:
         try:
             if self.unanswered.must_check:
                 self.unanswered.give_back()
-            sent_before = [each for each in outcomes if each.identity in self._unconfirmed]
+            sent_before = [old for old in outcomes if old.identity in self._unconfirmed]
             if wanted > 0 and not sent_before:
                 if self.starts:
                     self.open_starts(not outcomes, tasks)
-                looks = look_first and self._got_less and not outcomes and not self.keys.pend
+                looks = look_first and self._got_less and not outcomes and not self.keys.unopened
                 if looks and not look_at_queue(self._books):
                     self.exhausted = not (self.keys.tasks and self.keys.mend())
                     return Answer()
                 request = self._request_for(wanted, idle, tasks, side_by_side)
             before, unsent = None, outcomes
             d = self._books.dialect
-            if request and not d.one_writer and self.keys.at_work.intersection(map(_ID, outcomes)):
-                # Committed first, so the claim, which opens before, finds what comes next.
+            if request and not d.one_writer and self.keys.keyed.intersection(map(_ID, outcomes)):
+                # The outcomes are committed first, so that the claim finds the runs that it opens.
                 before, unsent = self._send(outcomes, None), ()
             answer = self._send(unsent, request)
             if sent_before:
@@ -268,15 +268,15 @@ class WorkerClaims:
                 self.unanswered.add(request.token)
             raise
         if answer.parked:
-            with suppress(DatabaseTrouble):  # The claims must not be lost. It is retried.
+            with suppress(DatabaseTrouble):  # The claims must not be lost. Opening is retried.
                 self.keys.open()
         return answer
 
-    def open_starts(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
+    def open_starts(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
         """Let due runs be claimed that may begin now; see `features.Starts.open`."""
-        for each in self.starts:
-            each.open(idle, tasks)
-        self.next_start = min((each.next_at for each in self.starts), default=float("inf"))
+        for limit in self.starts:
+            limit.open(promptly, tasks)
+        self.next_start = min((limit.next_at for limit in self.starts), default=float("inf"))
 
     def next_run(self) -> tuple[str, bool] | None:
         """Return the next claimable run's task, and whether it must run alone."""
@@ -299,41 +299,41 @@ class WorkerClaims:
 
     def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
-        others, held = [each for each in outcomes if not each.finalized], Answer()
-        for each in self.starts:
-            held = held.plus(each.record_holding(others))
-            tried = held.recorded | held.unrecorded
+        others, holding = [outcome for outcome in outcomes if not outcome.finalized], Answer()
+        for limit in self.starts:
+            holding = holding.plus(limit.record_holding(others))
+            tried = holding.recorded | holding.unrecorded
             others = [outcome for outcome in others if outcome.id not in tried]
-        opens = set(self.keys.pend) if request is not None else set[int]()
+        opens = set(self.keys.unopened) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
             # Open in the same transaction, since there is only one writer.
-            opens |= self.keys.at_work.intersection(map(_ID, outcomes))
+            opens |= self.keys.keyed.intersection(map(_ID, outcomes))
         if opens:
             failpoints.reach("before-open")
         answer = record_and_claim(self._books, others, request, repeat=False, opens=opens)
         if self.starts:
-            answer = answer.plus(held)
+            answer = answer.plus(holding)
         self.keys.note(outcomes, answer, opens)
         too_early: list[Claim] = []
-        for each in self.starts:
-            too_early += each.spend([one for one in answer.claims if one not in too_early])
+        for limit in self.starts:
+            too_early += limit.spend([claim for claim in answer.claims if claim not in too_early])
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
             self.keys.note(too_early, back)
             if back.unrecorded:  # Treat it like a lost answer.
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
-        # Outcomes may have freed a concurrency key: only a claim without any that finds nothing is
-        # final.
-        found = outcomes or answer.claims or answer.parked
+        # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim finds
+        # nothing that came without outcomes.
+        changed = outcomes or answer.claims or answer.parked
         looks_on = bool(answer.locked_waiting) and self._locked.note(answer)
-        self.exhausted = not (request is None or found or looks_on)
+        self.exhausted = not (request is None or changed or looks_on)
         if request is not None:
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.locked_waiting
             self._beyond = BEYOND_RUNS if in_vain and self._got_less else 0
         if too_early:
-            kept = tuple(claim for claim in answer.claims if claim not in too_early)
-            answer = answer._replace(claims=kept)
+            startable = tuple(claim for claim in answer.claims if claim not in too_early)
+            answer = answer._replace(claims=startable)
         return answer._replace(recorded=answer.recorded | written)
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:

@@ -47,7 +47,7 @@ class RunnerContext:
     :ivar watchers: the features that hear of the runs.
     :ivar interrupted: the exception by which the user interrupted a run.
     :ivar to_stop: returns whether a run is to be given back at the end of its step.
-    :ivar abandoned: whether the keeper has died. Written by the keeper: nothing more may begin.
+    :ivar keeper_died: whether the keeper has died. Written by the keeper: nothing more may begin.
     :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
         needed.
     """
@@ -62,10 +62,10 @@ class RunnerContext:
     watchers: Sequence[Watcher] = ()
     to_stop: Callable[[], bool] = lambda: False
     interrupted: BaseException | None = None
-    abandoned: bool = False
+    keeper_died: bool = False
 
     def __post_init__(self) -> None:
-        self.books: Bookkeeping = self.state.bookkeeping(guard=self.interrupter.hold)
+        self.books: Bookkeeping = self.state.bookkeeping(guard=self.interrupter.defer)
         self._ordered = self.state.registry.ordered
         self._first: set[int] = set()
         self._looked_for: str | None = None
@@ -115,7 +115,7 @@ class RunnerContext:
             self._looked_for, self._looked_at = token, now
         return claim.id in self._first
 
-    def begin(self, claim: Claim) -> None:
+    def report_start(self, claim: Claim) -> None:
         """Tell that an attempt begins."""
         if logger.isEnabledFor(logging.INFO):
             log_run(
@@ -170,7 +170,7 @@ def prepare(state: State, name: str, is_async: bool = False) -> Prepared:
         call = _synchronous(state.app, call) if task.is_async else state.app.ensure_sync(call)
     if task.arguments.are_decoded:
         call = _decoding(state, task, call)
-    hooks = [each for each in (*state.registry.around, task.options.around) if each is not None]
+    hooks = [hook for hook in (*state.registry.around, task.options.around) if hook is not None]
     if hooks:
         call = _around(hooks, call, is_async)
     options, settings = task.options, state.settings

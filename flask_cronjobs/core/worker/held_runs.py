@@ -143,11 +143,11 @@ class HeldRuns:
 
     :ivar inbox: brings claims to the runner; None means that no more will come.
     :ivar mailbox: takes outcomes and requests to the keeper; None wakes it.
-    :ivar held: the claims of all held runs, by run id.
-    :ivar outcomes: what the runner has come to and is not recorded yet.
-    :ivar requests: handlers that reported progress and wait for an answer.
+    :ivar claims: the claims of all held runs, by run id.
+    :ivar outcomes: the outcomes that are not recorded yet.
+    :ivar requests: the requests of handlers that reported progress and wait for an answer.
     :ivar woken: whether `wake` was called before the last `collect` returned.
-    :ivar postponed: when to try outcomes again whose rows were locked, by run id.
+    :ivar postponed: the times at which to send outcomes again whose rows were locked, by run id.
     :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
     :ivar outdated: lost claims of runs that are held anew, until their outcomes are dropped.
     """
@@ -155,7 +155,7 @@ class HeldRuns:
     def __init__(self, leases: Leases) -> None:
         self.inbox: SimpleQueue[Claim | None] = SimpleQueue()
         self.mailbox: SimpleQueue[Outcome | ProgressRequest | None] = SimpleQueue()
-        self.held: dict[int, Claim] = {}
+        self.claims: dict[int, Claim] = {}
         self.outcomes: list[Outcome] = []
         self.requests: list[ProgressRequest] = []
         self.woken: bool = False
@@ -167,19 +167,19 @@ class HeldRuns:
     @property
     def idle(self) -> bool:
         """Whether every held run has come to its outcome."""
-        return self.held.keys() <= {outcome.id for outcome in self.outcomes}
+        return self.claims.keys() <= {outcome.id for outcome in self.outcomes}
 
     def recordable(self, now: float) -> list[Outcome]:
         """Return the outcomes to record now: not those whose rows were locked a moment ago."""
         if not self.postponed:
             return self.outcomes.copy()
-        return [each for each in self.outcomes if self.postponed.get(each.id, now) <= now]
+        return [outcome for outcome in self.outcomes if self.postponed.get(outcome.id, now) <= now]
 
     @property
     def overdue(self) -> list[Outcome]:
         """The outcomes of locked rows whose leases have ended."""
-        postponed = [each for each in self.outcomes if each.id in self.postponed]
-        return [each for each in postponed if not self._leases.holds(self.held[each.id])]
+        postponed = [outcome for outcome in self.outcomes if outcome.id in self.postponed]
+        return [outcome for outcome in postponed if not self._leases.holds(self.claims[outcome.id])]
 
     @property
     def waiting(self) -> int:
@@ -190,7 +190,7 @@ class HeldRuns:
     def unfinished(self) -> list[Claim]:
         """The claims of held runs that have no outcome yet."""
         finished = {outcome.id for outcome in self.outcomes}
-        return [claim for id_, claim in self.held.items() if id_ not in finished]
+        return [claim for id_, claim in self.claims.items() if id_ not in finished]
 
     def collect(self, pause: float) -> list[Outcome]:
         """Wait up to *pause* seconds for the first message, then take all that came.
@@ -217,22 +217,22 @@ class HeldRuns:
         """Hold *claims*, made by a statement sent at *sent*, and pass them to the runner."""
         self._leases.extend(claims, sent)
         for claim in claims:
-            before = self.held.get(claim.id)
+            before = self.claims.get(claim.id)
             if before is not None:  # Its handler may still run, though the lease was lost.
                 self._leases.forget(before)
                 self.outdated.add(before.identity)
-            self.held[claim.id] = claim
+            self.claims[claim.id] = claim
             if claim.batch_id is not None:
                 self.batches.add(claim.batch_id)
             self.inbox.put(claim)
 
     def renewed(self, ids: Collection[int], sent: float) -> None:
         """Note that the leases of *ids* were renewed by a statement sent at *sent*."""
-        self._leases.extend((self.held[id_] for id_ in ids if id_ in self.held), sent)
+        self._leases.extend((self.claims[id_] for id_ in ids if id_ in self.claims), sent)
 
     def prolong(self, since: float) -> None:
         """Extend the leases that had not ended at *since*; see `Leases.prolong`."""
-        self._leases.prolong(self.held.values(), since)
+        self._leases.prolong(self.claims.values(), since)
 
     def take_back(self) -> list[Claim]:
         """Take from the inbox what the runner has not begun."""
@@ -267,15 +267,15 @@ class HeldRuns:
         self.postponed.pop(outcome.id, None)
         if self.outdated:
             self.outdated.discard(outcome.identity)
-        claim = self.held.get(outcome.id)
+        claim = self.claims.get(outcome.id)
         if claim is not None and claim.token == outcome.token:
-            del self.held[outcome.id]
+            del self.claims[outcome.id]
             self._leases.forget(claim)
 
     def keep_batches(self) -> None:
         """Forget the batches without a held run."""
-        held = {claim.batch_id for claim in self.held.values()}
-        self.batches &= {batch for batch in held if batch is not None}
+        batches = {claim.batch_id for claim in self.claims.values()}
+        self.batches &= {batch for batch in batches if batch is not None}
 
     def wake(self) -> None:
         """Let `collect` return. May be called from any thread, and from a signal handler."""

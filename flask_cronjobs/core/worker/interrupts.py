@@ -91,17 +91,17 @@ class HandlerInterrupter:
     Plain handlers are armed one after the other. Async handlers run side by side, and their loop
     says which one blocks it.
 
-    ===== ======================== ===================================================
-    state at a request             at a signal: by a request, a timeout, a lease's end
-    ===== ======================== ===================================================
-    idle  `arm` raises it          stop the timer
-    armed send a signal till heard raise what is due, each thing once
-    held  as armed                 note it; what is due is raised at the end of the block
-    async as armed                 raise what is due in the handler that blocks the loop
-    ===== ======================== ===================================================
+    ======== ======================== =====================================================
+    state    at a request             at a signal: by a request, a timeout, a lease's end
+    ======== ======================== =====================================================
+    unarmed  `arm` raises it          stop the timer
+    armed    signal until it is heard raise what is due, each interruption once
+    deferred as armed                 note it; what is due is raised at the end of the block
+    async    as armed                 raise what is due in the handler that blocks the loop
+    ======== ======================== =====================================================
 
-    `arm`, `disarm` and `hold` belong to the runner's thread; `interrupt` and `repeat` may be called
-    from any thread.
+    `arm`, `disarm` and `defer` belong to the runner's thread; `interrupt` and `repeat` may be
+    called from any thread.
 
     :param leases: the leases whose end interrupts a handler.
     :ivar signals: the signals that belong to the worker while it works.
@@ -115,8 +115,8 @@ class HandlerInterrupter:
         self._armed: Working | None = None
         self._armed_at = 0.0
         self._find_async: Find | None = None
-        self._held = 0
-        self._pending = False
+        self._deferrals = 0
+        self._is_deferred = False
         self._traces = False
         self._timer = AlarmTimer()
         self.signals: OwnSignals = OwnSignals()
@@ -200,21 +200,21 @@ class HandlerInterrupter:
             self._timer.set(time.monotonic() + seconds)
 
     @contextmanager
-    def hold(self) -> Generator[None]:
-        """Hold interruptions back, for a write of ours inside a handler; raise them at the end.
+    def defer(self) -> Generator[None]:
+        """Defer interruptions during a write of ours inside a handler; raise them at the end.
 
         :raises Interruption: one came meanwhile.
         """
         if threading.get_ident() != self._thread:
             yield
             return
-        self._held += 1
+        self._deferrals += 1
         try:
             yield
         finally:
-            self._held -= 1
-        if self._pending and not self._held and self._armed is not None:
-            self._pending = False
+            self._deferrals -= 1
+        if self._is_deferred and not self._deferrals and self._armed is not None:
+            self._is_deferred = False
             self._raise_due(self._armed)
 
     @contextmanager
@@ -276,8 +276,8 @@ class HandlerInterrupter:
 
     def _may_raise(self, frame: FrameType | None) -> bool:
         """Return whether to interrupt the handler in *frame* now; if not, let that come soon."""
-        if self._held:
-            self._pending = True
+        if self._deferrals:
+            self._is_deferred = True
             return False
         cleanup = _cleanup_above(frame)
         if (caller := _caller_of_sqlalchemy(cleanup or frame)) is not None:

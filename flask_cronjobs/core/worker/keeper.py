@@ -136,19 +136,24 @@ class Keeper(threading.Thread):
         self._kinds: Kinds | None = None if runner.loop is None else runner.loop.kinds
         self._admission: Admission = self._kinds or Prefetch()
         self._claimed = 0
-        self._most = float("inf") if options.max_runs is None else options.max_runs
+        self._max_runs = float("inf") if options.max_runs is None else options.max_runs
         self._has_asked = False
         self._trouble = Outage()
         self._batches = Throttle()
         self._added: Counter[str] = Counter()
         # Heartbeats renew the leases, and show that the tick is alive.
-        self._beat_every = min(settings.lease, settings.health_tick_age) / BEATS_PER_LEASE
+        self._heartbeat_seconds = min(settings.lease, settings.health_tick_age) / BEATS_PER_LEASE
         now = time.monotonic()
-        self._beat = Duty(self._renew, now + self._beat_every)
-        self._look = Duty(self._watch, now + WATCH_SECONDS)
-        self._late = Duty(self._give_back_late, _NEVER)
-        self._watchdog = Duty(self._keep_watchdog, _NEVER)
-        self._duties = [self._beat, self._look, self._late, self._watchdog]
+        self._renew_duty = Duty(self._renew, now + self._heartbeat_seconds)
+        self._watch_duty = Duty(self._watch, now + WATCH_SECONDS)
+        self._give_back_duty = Duty(self._give_back_late, _NEVER)
+        self._watchdog_duty = Duty(self._keep_watchdog, _NEVER)
+        self._duties = [
+            self._renew_duty,
+            self._watch_duty,
+            self._give_back_duty,
+            self._watchdog_duty,
+        ]
         if options.adds_counts:
             self._duties.append(Duty(self._add_counts, now + COUNT_SECONDS))
         if options.parent is not None:
@@ -162,7 +167,7 @@ class Keeper(threading.Thread):
     def gives_back(self) -> bool:
         """Return whether runs are to be given back at the end of their step. For any thread."""
         over = not self._options.resident and time.monotonic() >= self._options.until
-        return over or self.flag.at is not None or self._runner.context.abandoned
+        return over or self.flag.at is not None or self._runner.context.keeper_died
 
     def wake(self) -> None:
         """Look for runs at once. May be called from any thread."""
@@ -175,7 +180,7 @@ class Keeper(threading.Thread):
             self.limit = None if self.flag.at is not None else self._reached_limit()
         except BaseException as error:
             self.flag.error = error
-            self._runner.context.abandoned = True
+            self._runner.context.keeper_died = True
             self._held_runs.take_back()
             self._monitor.give_up(error)
         finally:
@@ -224,9 +229,9 @@ class Keeper(threading.Thread):
         wanted = NOTHING
         if not (closed or behind or (pace.exhausted and now < pace.look_at)):
             wanted = self._admission.wanted(held_runs, idle, is_long)
-            if wanted.limit > (left := self._most - self._claimed):
+            if wanted.limit > (left := self._max_runs - self._claimed):
                 wanted = wanted._replace(limit=int(left))
-        holds = bool(held_runs.held or held_runs.outcomes)
+        holds = bool(held_runs.claims or held_runs.outcomes)
         if outcomes:
             wait = 0.0
         elif wanted.limit > 0:
@@ -250,7 +255,7 @@ class Keeper(threading.Thread):
             or self._runner.left
             # A tick on a busy host may have used its budget up before: it claims once all the same.
             or (self._has_asked and now >= self._options.until)
-            or self._claimed >= self._most
+            or self._claimed >= self._max_runs
             or self._reached_limit() is not None
         )
 
@@ -288,7 +293,7 @@ class Keeper(threading.Thread):
             yield partial(self._refill, decision)
         if held_runs.batches:
             yield partial(self._end_batches, decision)
-        if self._claims.keys.pend:
+        if self._claims.keys.unopened:
             yield self._claims.keys.open
         for duty in self._duties:
             if duty.due <= decision.now:
@@ -332,7 +337,7 @@ class Keeper(threading.Thread):
         for run in (*long, *(request.run for request in requests)):
             run.write_progress(partial(leases.progress, self._connection))
         if any(request.heartbeat for request in requests):
-            self._beat.due = _NOW
+            self._renew_duty.due = _NOW
         while requests:
             requests.pop().answered.put(None)
 
@@ -355,7 +360,7 @@ class Keeper(threading.Thread):
         if answer.claims:
             failpoints.reach("after-claim")
             self._monitor.arm_watchdog()
-            self._watchdog.due = min(self._watchdog.due, time.monotonic() + REARM_SECONDS)
+            self._watchdog_duty.due = min(self._watchdog_duty.due, time.monotonic() + REARM_SECONDS)
         self._held_runs.add(answer.claims, sent)
         if answer.claims and self._runner.loop is not None:
             self._runner.loop.admit()
@@ -364,7 +369,7 @@ class Keeper(threading.Thread):
     def _end_batches(self, decision: Decision) -> None:
         """End the batches of the runs held, if they can be: when all is done, or each second."""
         held_runs = self._held_runs
-        holds = held_runs.held or held_runs.outcomes
+        holds = held_runs.claims or held_runs.outcomes
         done = not holds and (self._pace.exhausted or decision.closed)
         if not (done or self._batches.ready()):
             return
@@ -404,7 +409,7 @@ class Keeper(threading.Thread):
 
         :param began: when the keeper began the step that failed.
         """
-        self._late.due = _NOW
+        self._give_back_duty.due = _NOW
         too_long = self._trouble.seconds > self._settings.lease
         alone = self._connection.dialect.one_writer and bool(self._runner.at_work)
         if not trouble.transient or (too_long and not alone):
@@ -416,25 +421,29 @@ class Keeper(threading.Thread):
 
     def _renew(self) -> float:
         """Renew the leases of the held runs; return when to do so again."""
-        now, held = time.monotonic(), self._held_runs.held
-        if not held:
-            return now + self._beat_every
-        renewal = leases.renew(self._connection, held.values(), self._settings.lease)
+        now, claims = time.monotonic(), self._held_runs.claims
+        if not claims:
+            return now + self._heartbeat_seconds
+        renewal = leases.renew(self._connection, claims.values(), self._settings.lease)
         self._held_runs.renewed(renewal.held - renewal.locked, now)
         if self._options.tick_id is not None:
             ticks.seen(self._connection, self._options.tick_id)
         self._heed(renewal)
-        self._look.due = now + WATCH_SECONDS
+        self._watch_duty.due = now + WATCH_SECONDS
         # If rows were locked, try again soon.
-        return now + (min(WATCH_SECONDS, self._beat_every) if renewal.locked else self._beat_every)
+        return now + (
+            min(WATCH_SECONDS, self._heartbeat_seconds)
+            if renewal.locked
+            else self._heartbeat_seconds
+        )
 
     def _watch(self) -> float:
         """Read whether the leases hold if a run is long; return when to do so again."""
-        now, held = time.monotonic(), self._held_runs.held
+        now, claims = time.monotonic(), self._held_runs.claims
         began = min((working.since for working in self._runner.at_work), default=now)
-        if not held or now - began < WATCH_SECONDS:
+        if not claims or now - began < WATCH_SECONDS:
             return began + WATCH_SECONDS
-        self._heed(leases.watch(self._connection, held.values()))
+        self._heed(leases.watch(self._connection, claims.values()))
         return now + WATCH_SECONDS
 
     def _heed(self, renewal: leases.Renewal) -> None:
@@ -451,10 +460,10 @@ class Keeper(threading.Thread):
         """Give back what was claimed by statements whose answers were lost."""
         unanswered = self._claims.unanswered
         unanswered.give_back()
-        return time.monotonic() + LATE_SECONDS if unanswered.pend else _NEVER
+        return time.monotonic() + LATE_SECONDS if unanswered.has_tokens else _NEVER
 
     def _keep_watchdog(self) -> float:
-        holds = bool(self._held_runs.held)
+        holds = bool(self._held_runs.claims)
         self._monitor.keep_watchdog(holding=holds)
         return time.monotonic() + REARM_SECONDS if holds or self._runner.at_work else _NEVER
 

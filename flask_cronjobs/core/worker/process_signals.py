@@ -138,7 +138,7 @@ def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Gener
 
 
 @contextmanager
-def keyboard_held() -> Generator[None]:
+def keyboard_deferred() -> Generator[None]:
     """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
 
     Raised while a connection is opened, a KeyboardInterrupt would leave it open.
@@ -176,20 +176,20 @@ def _at_keyboard(
 
 @contextmanager
 def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
         # The first signal asks. The second finds the default again, and ends the process at once.
-        for each in numbers:
-            own.set(each, signal.SIG_DFL)
+        for number in numbers:
+            own.set(number, signal.SIG_DFL)
         flag.stop()
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: own.set(number, stop) for number in numbers}
 
-    def stop_in_order(number: int, frame: FrameType | None) -> None:
+    def stop_in_order(_number: int, _frame: FrameType | None) -> None:
         flag.stop()
 
-    for each in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[each] = own.set(each, stop_in_order)
+    for number in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
+        previous[number] = own.set(number, stop_in_order)
     if hasattr(signal, "pthread_sigmask"):
         # The parent has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

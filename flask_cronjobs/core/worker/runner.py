@@ -116,7 +116,7 @@ class Runner:
         started = time.monotonic()
         run: CurrentRun | None = None
         try:
-            self.context.begin(claim)
+            self.context.report_start(claim)
             handler = self._prepared(claim.job_type)
             run = self.context.current_run(claim, handler, self._request_write)
             result, warning = self._enter(handler, run, started)
@@ -134,7 +134,7 @@ class Runner:
         token = at_work.set(run)
         try:
             # After `working` is set: the keeper sets one and looks at the other.
-            if self.context.abandoned:
+            if self.context.keeper_died:
                 raise ShuttingDown("the worker's keeper has ended")
             try:
                 return self._call(handler, working), run.warning

@@ -34,12 +34,12 @@ class Limits(NamedTuple):
         """Return after what a worker with so many *runs* ends, if it does."""
         if self.runs is not None and runs >= self.runs:
             return f"after {plural(runs, 'run')}"
-        if self.memory is not None and runs and (held := most_held()) > self.memory:
-            return f"after it held {held:.0f} MB"
+        if self.memory is not None and runs and (peak := peak_megabytes()) > self.memory:
+            return f"after it held {peak:.0f} MB"
         return None
 
 
-def most_held() -> float:
+def peak_megabytes() -> float:
     """Return the most resident memory that this process has held, in MB."""
     import resource  # Windows lacks it.
 

@@ -58,10 +58,10 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         keeper = Keeper(runner, options, held_runs, flag, listener, connection)
         context.to_stop = keeper.gives_back
         stack.enter_context(handling_signals(runner, flag, handle_signals))
-        for begin in options.beside:
-            each = begin(state, options, keeper)
-            each.start()
-            stack.callback(each.end)
+        for make in options.beside:
+            thread = make(state, options, keeper)
+            thread.start()
+            stack.callback(thread.end)
         _perform(keeper, runner)
     if runner.context.interrupted is not None:
         # Once more: now all frames that it passed through have ended.

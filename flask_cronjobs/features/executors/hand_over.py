@@ -165,7 +165,7 @@ class _Queue:
         :raises DatabaseTrouble: the database could not be used. Claimed runs come back when their
             leases end.
         """
-        self._claims.open_starts(idle=True)
+        self._claims.open_starts(promptly=True)
         self.waits = self._claims.next_start < self._until
         if not look_at_queue(self._books):
             return 0

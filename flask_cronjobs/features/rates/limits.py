@@ -43,16 +43,16 @@ class RateLimits:
         self._after = BEFORE_ALL
         self._look_at = 0.0
 
-    def open(self, idle: bool, tasks: tuple[str, ...] | None = None) -> None:
+    def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
         """Let due runs be claimed that have a start now.
 
-        A busy worker looks seldom, one that is idle each time, so that it finds what has just come.
-
+        :param promptly: look even if the last look was a moment ago, so that the worker finds what
+            has just come.
         :param tasks: those of the claim; None for all.
         :raises DatabaseTrouble: it is not known which.
         """
         now = time.monotonic()
-        if not self._begun or (not idle and now < self._look_at):
+        if not self._begun or (not promptly and now < self._look_at):
             return
         request = self._request if tasks is None else self._request._replace(tasks=tasks)
         most = {key: int(now >= each.until) for key, each in self._refusals.items()}

@@ -29,13 +29,13 @@ def tasks_of(state: State) -> dict[str, int]:
     work. All tasks are left out if the app has its own way to call async handlers, if this thread
     runs an event loop, or if contexts on one event loop cannot share the app's session.
     """
-    app, most = state.app, state.settings.async_at_once
+    app, at_once = state.app, state.settings.async_at_once
     own_way = getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync
-    if most == 1 or own_way or not state.db.side_by_side:
+    if at_once == 1 or own_way or not state.db.side_by_side:
         return {}
     tasks = state.registry.tasks.values()
     limits = {
-        task.name: min(most, task.options.async_at_once or most)
+        task.name: min(at_once, task.options.async_at_once or at_once)
         for task in tasks
         if task.is_async and not task.options.atomic
     }

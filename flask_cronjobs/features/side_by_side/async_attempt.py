@@ -27,7 +27,7 @@ async def attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., 
 
     :raises BaseException: the error that the handler raised, or that interrupted it.
     """
-    context.begin(run.claim)
+    context.report_start(run.claim)
     token = at_work.set(run.run)
     try:
         result = await _call(context, run, handler)
@@ -86,12 +86,12 @@ async def _end_rest(run: AsyncRun) -> None:
 class OwnedThreads(ThreadPoolExecutor):
     """A default executor that notes to which run its calls belong.
 
-    :param most: how many threads it may have.
+    :param threads: the largest number of threads.
     :param owner: returns the run in whose context it is called.
     """
 
-    def __init__(self, most: int, owner: Callable[[], AsyncRun | None]) -> None:
-        super().__init__(most, thread_name_prefix="cronjobs-async")
+    def __init__(self, threads: int, owner: Callable[[], AsyncRun | None]) -> None:
+        super().__init__(threads, thread_name_prefix="cronjobs-async")
         self._owner = owner
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -56,7 +56,7 @@ class AsyncLoop:
         self.tasks: Mapping[str, int] = tasks
         self.kinds: AsyncKinds = AsyncKinds(context.state, tasks)
         self._context = context
-        self._most = context.state.settings.async_at_once
+        self._at_once = context.state.settings.async_at_once
         self._runs: dict[tuple[int, str], AsyncRun] = {}
         self._requested = context.interrupter.requested
         self._prepared = cache(partial(prepare, context.state, is_async=True))
@@ -191,7 +191,7 @@ class AsyncLoop:
     def _open(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
         loop.set_task_factory(self._make_task)
-        loop.set_default_executor(OwnedThreads(self._most, self._owner))
+        loop.set_default_executor(OwnedThreads(self._at_once, self._owner))
         return loop
 
     def _owner(self) -> AsyncRun | None:
@@ -220,7 +220,7 @@ class AsyncLoop:
     def _has_room(self) -> bool:
         if self._following or self._context.interrupted is not None:
             return False
-        return len(self._runs) < self._most and not self._is_alone
+        return len(self._runs) < self._at_once and not self._is_alone
 
     def _next(self) -> Claim | None:
         with suppress(Empty):
@@ -246,7 +246,7 @@ class AsyncLoop:
             return
         run = self._runs[claim.identity] = AsyncRun(claim, current, handler.timeout)
         # After `_runs` is written: the keeper sets one and looks at the other.
-        if self._context.abandoned:
+        if self._context.keeper_died:
             run.note(ShuttingDown("the worker's keeper has ended"))
         self._deliver_to(run)
         self._is_alone = claim.alone

@@ -34,10 +34,10 @@ class AsyncKinds:
 
     def __init__(self, state: State, side_by_side: Mapping[str, int]) -> None:
         self._limits = side_by_side
-        self._most = state.settings.async_at_once
+        self._at_once = state.settings.async_at_once
         self._async = tuple(side_by_side)
         self._others = tuple(name for name in state.registry.tasks if name not in side_by_side)
-        self._limited = {name for name, most in side_by_side.items() if most < self._most}
+        self._limited = {name for name, limit in side_by_side.items() if limit < self._at_once}
         # A run at a rate is claimed only when it can begin at once.
         self._rated = not state.registry.rates.keys().isdisjoint(side_by_side)
         self._prefetch = Prefetch()
@@ -90,7 +90,7 @@ class AsyncKinds:
     def note(self, outcomes: Sequence[Outcome]) -> None:
         """Add the durations of attempts to the means."""
         for prefetch, is_async in ((self._prefetch, False), (self._async_prefetch, True)):
-            prefetch.note([e for e in outcomes if (e.job_type in self._limits) is is_async])
+            prefetch.note([o for o in outcomes if (o.job_type in self._limits) is is_async])
 
     def _side_by_side(self, held_runs: HeldRuns) -> Wanted:
         """Return a claim of as many async runs as can begin soon."""
@@ -103,7 +103,7 @@ class AsyncKinds:
         if not tasks:
             return NOTHING
         ahead = 0 if self._limited or self._rated else self._ahead()
-        room = self._most + ahead - len(unfinished)
+        room = self._at_once + ahead - len(unfinished)
         # A claim takes runs of any of the tasks.
         of_limited = [self._limits[name] - counts[name] for name in tasks if name in self._limited]
         return Wanted(max(0, min([room, *of_limited])), tasks, True)
@@ -113,7 +113,7 @@ class AsyncKinds:
         mean = self._async_prefetch.mean
         if mean is None or mean > LONG_SECONDS:
             return 0
-        return min(CLAIMED_RUNS, int(AHEAD_SECONDS * self._most / max(mean, 1e-6)))
+        return min(CLAIMED_RUNS, int(AHEAD_SECONDS * self._at_once / max(mean, 1e-6)))
 
     def _end_drain_if_over(self, idle: bool) -> None:
         """Continue claiming if a drain is over, since the worker is idle or it took too long.

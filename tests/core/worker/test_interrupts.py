@@ -250,7 +250,7 @@ def test_interruption_that_comes_while_held_is_raised_at_the_end(
     finished: list[str] = []
 
     def write_held() -> None:
-        with armed.hold(), armed.hold():
+        with armed.defer(), armed.defer():
             if isinstance(error, LeaseLost):
                 armed.interrupt(claim, error)
             else:
@@ -261,7 +261,7 @@ def test_interruption_that_comes_while_held_is_raised_at_the_end(
     with pytest.raises(type(error)):
         write_held()
     assert finished == ["the write"]
-    with armed.hold():
+    with armed.defer():
         pass  # It is raised once.
 
 
