@@ -136,12 +136,6 @@ def _actions(app: Flask) -> Iterator[Action]:
                 yield rule.endpoint, act
 
 
-def test_each_action_has_a_form(filled: Pages, forms: Forms) -> None:
-    assert {forms.action(form) for form in forms.kinds} == set(_actions(filled.app))
-    pages = {name for name, right in RIGHTS.items() if right in ("read", "form")}
-    assert pages - forms.readers() == {"cronjobs.metrics"}
-
-
 def _refused(pages: Pages, form: Form, status: int, headers: dict[str, str], **token: Any) -> None:
     answer = pages.client.post(form.action, data=form.sent(**token), headers=headers)
     assert answer.status_code == status, (form, headers, answer.text)
@@ -172,7 +166,10 @@ def _token(page: str) -> str:
 
 
 @on_both
-def test_each_form_does_what_it_is_for(filled: Pages, forms: Forms) -> None:
+def test_each_action_has_a_form_that_does_what_it_is_for(filled: Pages, forms: Forms) -> None:
+    assert {forms.action(form) for form in forms.kinds} == set(_actions(filled.app))
+    pages = {name for name, right in RIGHTS.items() if right in ("read", "form")}
+    assert pages - forms.readers() == {"cronjobs.metrics"}
     before = filled.contents()
     for form in forms.kinds:
         answer = filled.client.post(form.action, data=form.sent(), headers=OWN)
