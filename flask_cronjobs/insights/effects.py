@@ -76,29 +76,29 @@ class Effect(NamedTuple):
 
 
 def list_effects(
-    source: Source, *, open_only: bool = False, before: int | None = None, limit: int = 50
+    source: Source,
+    *,
+    open_only: bool = False,
+    doubts_only: bool = False,
+    before: int | None = None,
+    limit: int = 50,
 ) -> Page[Effect]:
     """Return effects, newest first.
 
     :param open_only: leave out effects that are done.
+    :param doubts_only: leave out effects that are not in doubt.
     :param before: return only smaller ids, for paging.
     """
     with reading(source) as reader:
         c = EFFECTS.c
-        state = case((text(is_in_doubt(reader.dialect)), literal("in_doubt")), else_=c.state)
+        doubted = text(is_in_doubt(reader.dialect))
+        state = case((doubted, literal("in_doubt")), else_=c.state)
         statement = select(c.id, c.key, state, c.run_id, c.locked_by, c.created_at, c.done_at)
-        if open_only:
+        if open_only or doubts_only:
             statement = statement.where(text(OPEN_EFFECT))
+        if doubts_only:
+            statement = statement.where(doubted)
         return page_of(reader, statement, limit, _shown, (c.id,), before)
-
-
-def list_doubts(source: Source, limit: int) -> Page[Effect]:
-    """Return the effects in doubt, newest first."""
-    with reading(source) as reader:
-        c = EFFECTS.c
-        columns = c.id, c.key, literal("in_doubt"), c.run_id, c.locked_by, c.created_at, c.done_at
-        doubted = text(OPEN_EFFECT), text(is_in_doubt(reader.dialect))
-        return page_of(reader, select(*columns).where(*doubted), limit, _shown, (c.id,), None)
 
 
 def _shown(rows: Rows) -> list[Effect]:

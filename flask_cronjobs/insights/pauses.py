@@ -36,13 +36,8 @@ def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
 
 def stopping(reader: Reader, task: str, queue: str) -> tuple[PauseView, ...]:
     """Return the pauses that hold runs of *task* in *queue* back."""
-    paused = _by_name(reader)
-    return tuple(filter(None, (paused.get(("queue", queue)), paused.get(("task", task)))))
-
-
-@read_once
-def _by_name(reader: Reader) -> dict[tuple[PauseKind, str], PauseView]:
-    return {(pause.kind, pause.name): pause for pause in list_pauses(reader)}
+    name_of = {"task": task, "queue": queue}
+    return tuple(pause for pause in list_pauses(reader) if pause.name == name_of[pause.kind])
 
 
 def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:

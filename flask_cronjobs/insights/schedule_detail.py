@@ -22,7 +22,6 @@ from ..types import JSON
 from .reader import (
     DEFINITIONS,
     NUMBER,
-    RUNS,
     Count,
     Query,
     Reader,
@@ -33,11 +32,9 @@ from .reader import (
 )
 from .run_rows import RunRow, rows_of
 from .schedule_needs import set_aside
-from .schedule_views import DefinitionView, definition_views, whole_rows
+from .schedule_views import DefinitionView, definition_views
 from .search import shown_key
 
-#: Most of the latest runs that are shown.
-SHOWN = 10
 #: Most gaps in its slots that a definition's page shows.
 GAPS = 5
 
@@ -87,15 +84,12 @@ class DefinitionDetail:
 def find_definition(source: Source, name: str) -> DefinitionDetail | None:
     """Return a definition with its last runs; None if there is no such definition."""
     with reading(source) as reader:
-        rows = reader.rows(whole_rows(reader).where(DEFINITIONS.c.name == name))
+        rows = reader.rows(select(DEFINITIONS).where(DEFINITIONS.c.name == name))
         if not rows:
             return None
         (row,) = rows
         (view,) = definition_views(reader, rows)
         missed = reader.rows(_missed(reader, row.id))
-        runs = rows_of(reader, [run.id for run in reader.rows(_last_runs(row.id))])
-        # A run by hand, or of a slot that was caught up, may have been inserted later than others.
-        runs.sort(key=lambda run: run.scheduled_for, reverse=True)
         return record(
             DefinitionDetail,
             row,
@@ -107,14 +101,9 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
             task=task_code(reader.state, row.job_type),
             missed=tuple(map(_gap, missed)),
             gaps=number_of(missed),
-            runs=tuple(runs),
+            runs=tuple(rows_of(reader, [cell.id for cell in reversed(view.cells)])),
             now=reader.now,
         )
-
-
-def _last_runs(definition_id: int) -> Query:
-    own = select(RUNS.c.id).where(RUNS.c.definition_id == definition_id)
-    return own.order_by(RUNS.c.scheduled_for.desc()).limit(SHOWN)
 
 
 def _missed(reader: Reader, definition_id: int) -> Query:

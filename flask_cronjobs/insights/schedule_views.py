@@ -114,30 +114,14 @@ def next_slots(cron: str, zone: str, minute: datetime) -> tuple[datetime, ...]:
     return tuple(slot.astimezone(local) for slot in following)
 
 
-def whole_rows(reader: Reader) -> Query:
-    """Return a SELECT of definitions, with all columns that `definition_views` needs."""
-    return select(DEFINITIONS)
-
-
 def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[DefinitionView, ...]:
-    """Return the definitions of *rows* with their last runs."""
+    """Return the definitions of *rows*, which have all columns, with their last runs."""
     latest = _last_runs_by_id(reader, [row.id for row in rows])
-    return tuple(
-        _view(
-            *(reader, row, tuple(map(_cell, reversed(latest[row.id])))),
-            _slots(row, reader.now),
-        )
-        for row in rows
-    )
+    return tuple(_view(reader, row, latest[row.id]) for row in rows)
 
 
-def _view(
-    reader: Reader,
-    row: Row[Any],
-    cells: tuple[Cell, ...] = (),
-    next_slots: tuple[datetime, ...] = (),
-) -> DefinitionView:
-    jobs = reader.state.registry
+def _view(reader: Reader, row: Row[Any], latest: Sequence[Row[Any]]) -> DefinitionView:
+    jobs, cells = reader.state.registry, tuple(map(_cell, reversed(latest)))
     undeclared = row.origin == "code" and row.name not in jobs.declarations
     return record(
         DefinitionView,
@@ -145,7 +129,7 @@ def _view(
         task=row.job_type,
         cells=cells,
         last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
-        next_slots=next_slots,
+        next_slots=_slots(row, reader.now),
         broken=_broken(row),
         orphaned=row.job_type not in jobs.tasks,
         undeclared=undeclared,
@@ -266,8 +250,7 @@ def list_definitions(
         condition = true() if after is None else DEFINITIONS.c.name > after
         total = select(func.count()).select_from(DEFINITIONS).where(condition)
         statement = (
-            whole_rows(reader)
-            .add_columns(total.scalar_subquery().label("total"))
+            select(DEFINITIONS, total.scalar_subquery().label("total"))
             .where(condition)
             .order_by(*_order(sort, needs(reader)))
             .limit(limit)

@@ -8,7 +8,7 @@ from flask import abort, request
 from flask.typing import ResponseReturnValue
 
 from ..core.app_state import state_of
-from ..insights.effects import list_doubts
+from ..insights.effects import list_effects
 from ..insights.operations import list_operations
 from ..insights.overview import read_overview
 from ..insights.queues import list_hosts, list_queues
@@ -38,7 +38,7 @@ def status() -> ResponseReturnValue:
     with reading(state_of()) as reader:
         overview = read_overview(reader, sort, page, SCHEDULES_SHOWN)
         in_doubt = any(finding.id == "effects-in-doubt" for finding in overview.verdict.findings)
-        doubts = list_doubts(reader, DOUBTS_SHOWN) if in_doubt else None
+        doubts = list_effects(reader, doubts_only=True, limit=DOUBTS_SHOWN) if in_doubt else None
         operations = list_operations(reader, limit=OPERATIONS_SHOWN).rows
     return reader_page(
         "status",

@@ -39,7 +39,7 @@ from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.insights.batch_views import find_batch, list_batches
 from flask_cronjobs.insights.checks import seconds_behind
 from flask_cronjobs.insights.doctor import examine
-from flask_cronjobs.insights.effects import list_doubts
+from flask_cronjobs.insights.effects import list_effects
 from flask_cronjobs.insights.health import read_verdict
 from flask_cronjobs.insights.keys import find_key
 from flask_cronjobs.insights.operations import (
@@ -420,7 +420,7 @@ READS: dict[str, Callable[[State], object]] = {
     "queues": list_queues,
     "hosts": list_hosts,
     "doctor": examine,
-    "effects in doubt": lambda state: list_doubts(state, 10),
+    "effects in doubt": lambda state: list_effects(state, doubts_only=True, limit=10),
     "operations": list_operations,
     "operations on a run": lambda state: operations_on(state, 1),
     "overdue runs as due": lambda state: list_runs(
