@@ -94,11 +94,6 @@ def name_and_timezone(books: Bookkeeping, id_: int) -> tuple[str, str] | None:
     return (rows[0].name, rows[0].timezone) if rows else None
 
 
-def has_pings(books: Bookkeeping) -> bool:
-    """Return whether a definition has a ping URL."""
-    return bool(books.rows(text(f"SELECT id FROM job_definitions WHERE {PINGED} LIMIT 1")))
-
-
 def ping_urls(books: Bookkeeping) -> dict[int, str]:
     """Return the ping URL of each definition that has one, by the definition's id."""
     rows = books.rows(text(f"SELECT id, ping_url FROM job_definitions WHERE {PINGED}"))

@@ -12,7 +12,10 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sqlalchemy import text
+
 from ..db.connection import Bookkeeping
+from ..models.conditions import PINGED
 from ..types import Claim, Outcome, TickReport
 from .app_state import State
 from .ticks import TickRow
@@ -36,7 +39,7 @@ class Feature(NamedTuple):
     :ivar task: returns what of a task uses it, if that is so.
     :ivar settings: the settings that use it.
     :ivar is_due: returns whether a tick has something to do for it, by its row, if that says it.
-    :ivar watches: whether it hears of runs, and of those that were lost.
+    :ivar watches: the condition of the definitions of whose runs it hears, if it hears of runs.
     :ivar column: the column of a run that says that the run uses it, if one does.
     :ivar facts: what ``current_run`` can be asked that it knows.
     """
@@ -45,7 +48,7 @@ class Feature(NamedTuple):
     task: Callable[[Any], object] | None = None
     settings: tuple[str, ...] = ()
     is_due: Callable[[TickRow], bool] | None = None
-    watches: bool = False
+    watches: str = ""
     column: str = ""
     facts: tuple[str, ...] = ()
 
@@ -54,7 +57,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature("batches", is_due=attrgetter("open_batches"), column="batch_id", facts=("batch",)),
     Feature("executors", settings=("executors",)),
     Feature("output", task=attrgetter("options.keep_output"), settings=("keep_output",)),
-    Feature("pings", settings=("ping_url", "alert_url"), watches=True),
+    Feature("pings", settings=("ping_url", "alert_url"), watches=PINGED),
     Feature("rates", task=attrgetter("rate")),
     Feature("side_by_side", task=attrgetter("is_async")),
 )
@@ -161,6 +164,16 @@ def watch(state: State) -> tuple[Watcher, ...]:
     return tuple(make(state) for make in _of("watch", _watching()))
 
 
+def is_watched(books: Bookkeeping) -> bool:
+    """Return whether there is a definition of whose runs a feature hears."""
+    for feature in FEATURES:
+        if feature.watches:
+            heard = f"SELECT id FROM job_definitions WHERE {feature.watches} LIMIT 1"
+            if books.rows(text(heard)):
+                return True
+    return False
+
+
 def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside], ...]:
     """Return the functions that make the threads beside the runs of this app's workers."""
     return tuple(_of("beside", _used(state)))
@@ -233,9 +246,8 @@ def told(state: State, report: TickReport) -> None:
 
 def lost(state: State, outcomes: Sequence[Outcome]) -> None:
     """Tell others of attempts that ended with their worker. Never raises."""
-    if any(outcome.definition_id is not None for outcome in outcomes):
-        for tell in _of("lost", _watching()):
-            tell(state, outcomes)
+    for tell in _of("lost", _watching()):
+        tell(state, outcomes)
 
 
 def _used(state: State) -> list[Feature]:

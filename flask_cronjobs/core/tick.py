@@ -18,7 +18,6 @@ from ..signals import News, unheard
 from ..types import Outcome, TickReport
 from . import features, gate, ticks
 from .app_state import State
-from .definitions import has_pings
 from .look import look_at_queue
 from .scheduler import enqueue_slots, sync_definitions
 from .worker.process_signals import keyboard_deferred
@@ -90,7 +89,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
                 books=books,
                 until=until,
                 tick_id=opened.row.id,
-                is_watched=has_pings(books),
+                is_watched=features.is_watched(books),
             )
             counts += run_workers(state, number_of_workers(state, options), work_options)
             features.minute(books, opened.row)

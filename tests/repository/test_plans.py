@@ -13,7 +13,7 @@ from sqlalchemy import Engine, insert, text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.config import Settings
-from flask_cronjobs.core import gate, ticks
+from flask_cronjobs.core import features, gate, ticks
 from flask_cronjobs.core import prune as pruning
 from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.core.claim import ClaimRequest
@@ -275,7 +275,7 @@ def plan_definitions(kit: Kit) -> None:
     (row,) = [kit.find("definition")]
     kit.definitions.change(row, spec(timezone="Europe/Rome"), datetime.now(timezone.utc), "app")
     kit.definitions.mark_declared([row.id], "app")
-    assert not kit.definitions.has_pings()
+    assert not features.is_watched(kit.books)
     assert kit.definitions.ping_urls() == {}
     assert kit.definitions.name_and_timezone(row.id) == ("definition", "Europe/Rome")
     kit.definitions.pause(row)

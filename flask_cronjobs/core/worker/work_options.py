@@ -59,7 +59,7 @@ class WorkOptions(NamedTuple):
     :ivar started_by: the server that started a resident worker beside it, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
-    :ivar is_watched: whether features may want to hear of the runs.
+    :ivar is_watched: whether a feature may hear of the runs.
     :ivar handed: the id and token of the only run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs executors execute instead of this worker.
