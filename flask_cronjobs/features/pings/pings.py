@@ -94,23 +94,16 @@ class _Deadline:
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Return a connection to *address* that `end` can cut.
 
-        :raises OSError: no address answered, or the time is over.
+        :raises OSError: no address answered in the time that is left, or `end` was called.
         """
-        failure: OSError = TimeoutError("no address")
-        for family, kind, protocol, _name, place in socket.getaddrinfo(
-            *address, type=socket.SOCK_STREAM
-        ):
-            connection = socket.socket(family, kind, protocol)
-            try:
-                connection.settimeout(self._left())
-                connection.connect(place)
-                self._note(connection)
-            except OSError as error:
+        connection = socket.create_connection(address, max(0.001, self._at - time.monotonic()))
+        with self._lock:
+            if self.is_over:
                 connection.close()
-                failure = error
-            else:
-                return connection
-        raise failure
+                raise TimeoutError
+            # A copy, since TLS detaches the socket itself before its handshake.
+            self._copies.append(connection.dup())
+        return connection
 
     def end(self) -> None:
         """Cut the connections, and allow no others."""
@@ -126,18 +119,6 @@ class _Deadline:
             for copy in self._copies:
                 copy.close()
             self._copies.clear()
-
-    def _left(self) -> float:
-        seconds = self._at - time.monotonic()
-        if seconds <= 0 or self.is_over:
-            raise TimeoutError
-        return seconds
-
-    def _note(self, connection: socket.socket) -> None:
-        with self._lock:
-            self._left()
-            # A copy, since TLS detaches the socket itself before its handshake.
-            self._copies.append(connection.dup())
 
 
 def _fetch(url: str, body: bytes | None, kind: str, deadline: _Deadline, name: str) -> bool:
