@@ -124,12 +124,12 @@ class Claim(NamedTuple):
         return stored_time(self.stored_slot)
 
     @property
-    def alone(self) -> bool:
+    def must_run_alone(self) -> bool:
         """Whether no other run may be claimed together with this one.
 
         It is the last attempt, or the attempt before was lost with its worker.
         """
-        return is_alone(self.attempt, self.max_attempts, self.error_type)
+        return must_run_alone(self.attempt, self.max_attempts, self.error_type)
 
     def __str__(self) -> str:
         """Return the run's task and id, without the payload, which is never logged."""
@@ -167,8 +167,8 @@ WORKER_LOST = "WorkerLost"
 NO_SUCH_TASK = "NoSuchTask"
 
 
-def is_alone(attempt: int, max_attempts: int, error_type: str | None) -> bool:
-    """Return whether an attempt must run alone in its process; see `Claim.alone`."""
+def must_run_alone(attempt: int, max_attempts: int, error_type: str | None) -> bool:
+    """Return whether an attempt must run alone in its process; see `Claim.must_run_alone`."""
     return attempt >= max_attempts or error_type == WORKER_LOST
 
 

@@ -409,7 +409,7 @@ def resident(app: Flask, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
     from tests.process.support import PATIENCE
     from tests.resident import Resident
 
-    monkeypatch.setattr(resident_module, "END_WITHIN", PATIENCE)
+    monkeypatch.setattr(resident_module, "END_SECONDS", PATIENCE)
     started: list[Resident] = []
 
     def start(queues: tuple[str, ...] = ()) -> Resident:

@@ -101,7 +101,7 @@ WITH RECURSIVE
                             OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost')
                         )
                         AND (rate_key IS NULL OR :side_by_side)
-                    ) AS in_company
+                    ) AS together
                 FROM job_runs
                 WHERE
                     status IN ('queued', 'failed')
@@ -136,7 +136,7 @@ WITH RECURSIVE
                             OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost')
                         )
                         AND (rate_key IS NULL OR :side_by_side)
-                    ) AS in_company
+                    ) AS together
                 FROM job_runs
                 WHERE
                     id = ANY(ARRAY(SELECT id FROM of_groups))
@@ -221,7 +221,7 @@ WITH RECURSIVE
             ) AS numbered
     ),
     candidate AS MATERIALIZED (
-        SELECT id, share, in_company, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
+        SELECT id, share, together, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
         FROM placed
         WHERE held = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
@@ -233,7 +233,7 @@ WITH RECURSIVE
         WHERE
             CASE
                 WHEN (:side_by_side AND NOT :idle)
-                    OR (SELECT in_company FROM candidate WHERE nth = 1) THEN in_company
+                    OR (SELECT together FROM candidate WHERE nth = 1) THEN together
                 ELSE :idle AND nth = 1
             END
     ),

@@ -11,7 +11,7 @@ WITH RECURSIVE
                 max_attempts - attempts > 1
                 AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost'))
                 AND (rate_key IS NULL OR :side_by_side)
-            ) AS in_company,
+            ) AS together,
             CASE
                 WHEN run_at <= strftime('%Y-%m-%d %H:%M:%f000', 'now')
                     AND attempts < max_attempts
@@ -95,7 +95,7 @@ WITH RECURSIVE
         SELECT *
         FROM
             (
-                SELECT id, key, most, strict, priority, run_at, in_company
+                SELECT id, key, most, strict, priority, run_at, together
                 FROM look
                 WHERE claimable = 1 AND (SELECT yes FROM enough)
             ) AS front
@@ -117,7 +117,7 @@ WITH RECURSIVE
                             OR (:side_by_side AND COALESCE(error_type, '') <> 'WorkerLost')
                         )
                         AND (rate_key IS NULL OR :side_by_side)
-                    ) AS in_company
+                    ) AS together
                 FROM job_runs
                 WHERE
                     id IN (SELECT id FROM of_groups)
@@ -176,7 +176,7 @@ WITH RECURSIVE
             ) AS numbered
     ),
     candidate AS MATERIALIZED (
-        SELECT id, share, in_company, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
+        SELECT id, share, together, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
         FROM placed
         WHERE held = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
@@ -188,7 +188,7 @@ WITH RECURSIVE
         WHERE
             CASE
                 WHEN (:side_by_side AND NOT :idle)
-                    OR (SELECT in_company FROM candidate WHERE nth = 1) THEN in_company
+                    OR (SELECT together FROM candidate WHERE nth = 1) THEN together
                 ELSE :idle AND nth = 1
             END
     ),

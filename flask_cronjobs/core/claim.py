@@ -37,7 +37,7 @@ from .outcome import (
 
 #: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
 #: A claim may lock a row for a moment that it does not take.
-MOMENTS = (0.01, 0.04)
+LOCKED_PAUSE_SECONDS = (0.01, 0.04)
 
 
 class ClaimRequest(NamedTuple):
@@ -75,7 +75,7 @@ class ClaimRequest(NamedTuple):
         run_id, handed = self.handed or (None, None)
         queues = tuple(self.elsewhere)
         if self.queues:
-            queues = tuple(each for each in self.queues if each not in self.elsewhere)
+            queues = tuple(queue for queue in self.queues if queue not in self.elsewhere)
         return {
             **self._asdict(),
             "looked": self.limit + self.beyond,
@@ -147,7 +147,7 @@ def record_and_claim(
     answer = _send(books, outcomes, request, repeat, opens)
     all_recorded = len(answer.recorded) >= len(outcomes)
     unrecorded = () if all_recorded else still_held(books, outcomes, answer.recorded)
-    for pause in MOMENTS:
+    for pause in LOCKED_PAUSE_SECONDS:
         if not unrecorded:
             break
         time.sleep(pause)
@@ -167,10 +167,10 @@ def _send(
     d, statements = books.dialect, list[Statement]()
     if outcomes:
         plain = all(map(is_plain, outcomes))
-        given = outcome_parameters(d, outcomes, plain)
+        parameters = outcome_parameters(d, outcomes, plain)
         if not d.one_statement and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
-            statements.append((failures_statement(d), given))
-        statements.append((record_statement(d, plain), given))
+            statements.append((failures_statement(d), parameters))
+        statements.append((record_statement(d, plain), parameters))
     recorded = len(statements) - 1
     if opens:
         statements.append((gate.open_statement(d), {"ids": d.many(opens)}))
@@ -179,9 +179,9 @@ def _send(
         statements.append((claim, request.parameters(d)))
     if not statements:
         return Answer()
-    found = books.rows_of_each(statements, repeat)
-    answer = _recorded(found[recorded]) if outcomes else Answer()
-    return _with_claims(answer, found[-1], request.token) if request else answer
+    rows = books.rows_of_each(statements, repeat)
+    answer = _recorded(rows[recorded]) if outcomes else Answer()
+    return _with_claims(answer, rows[-1], request.token) if request else answer
 
 
 def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> bool:
@@ -267,6 +267,6 @@ def _recorded(rows: Iterable[Sequence[Any]]) -> Answer:
     return Answer(recorded=frozenset([id_ for id_, _ in stored]), cancelled=cancelled)
 
 
-def _ids(found: Iterable[object]) -> frozenset[int]:
-    """Return the ids in what was *found*: an id, ids with commas, or None."""
-    return frozenset(int(id_) for some in found if some is not None for id_ in str(some).split(","))
+def _ids(values: Iterable[object]) -> frozenset[int]:
+    """Return the ids in *values*: each is an id, several ids with commas, or None."""
+    return frozenset(int(id_) for ids in values if ids is not None for id_ in str(ids).split(","))

@@ -28,12 +28,13 @@ _READ = """
     id, concurrency_key AS key, COALESCE(concurrency_limit, 0) AS most, strict, priority, run_at
 """
 _RUN = "id, key, most, strict, priority, run_at"
-#: Whether a run may be claimed together with others.
-_IN_COMPANY = f"""
+#: Whether a run may be claimed together with others. A retry may only if the runs will run side by
+#: side, and if it need not run alone; see `types.must_run_alone`.
+_TOGETHER = f"""
     (max_attempts - attempts > 1
         AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{WORKER_LOST}'))
         AND (rate_key IS NULL OR :side_by_side)
-    ) AS in_company
+    ) AS together
 """
 
 
@@ -68,13 +69,13 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     """
     mine, wanted = claimable(d), ":looked"
     enough = f"count(*) < {wanted} + {WINDOW} OR count(claimable) >= {wanted} + {SPARE}"
-    company = f", {_IN_COMPANY}" if d.one_writer else ""
+    together = f", {_TOGETHER}" if d.one_writer else ""
     not_taken = "key IS NOT NULL AND id NOT IN (SELECT id FROM takes)"
     untaken = f"SELECT key FROM placed WHERE {_MAY_BEGIN} AND {not_taken}"
     return text(f"""
     WITH RECURSIVE
     look AS MATERIALIZED (
-        SELECT {_READ} {company}, CASE WHEN {mine} THEN 1 END AS claimable
+        SELECT {_READ} {together}, CASE WHEN {mine} THEN 1 END AS claimable
         FROM job_runs WHERE {READY} ORDER BY {_ORDER} LIMIT {wanted} + {WINDOW}
     ),
     enough AS MATERIALIZED (SELECT {enough} AS yes FROM look),
@@ -83,14 +84,14 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     held AS MATERIALIZED ({_held(d, mine, wanted)}),
     placed AS MATERIALIZED ({_placed(d)}),
     candidate AS MATERIALIZED (
-        SELECT id, share, in_company, row_number() OVER (ORDER BY {_ORDER}) AS nth
+        SELECT id, share, together, row_number() OVER (ORDER BY {_ORDER}) AS nth
         FROM placed WHERE held = 1 AND {_MAY_BEGIN} ORDER BY {_ORDER} LIMIT :limit
     ),
     takes AS MATERIALIZED (
         SELECT id, NULLIF(share, 0) AS share FROM candidate
         WHERE CASE WHEN (:side_by_side AND NOT :idle)
-                       OR (SELECT in_company FROM candidate WHERE nth = 1)
-                   THEN in_company ELSE :idle AND nth = 1 END
+                       OR (SELECT together FROM candidate WHERE nth = 1)
+                   THEN together ELSE :idle AND nth = 1 END
     ),
     parks AS MATERIALIZED (
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate FROM placed
@@ -106,8 +107,8 @@ _MAY_BEGIN = "share <= most"
 
 def _held(d: Dialect, mine: str, wanted: str) -> str:
     """Return the SELECT of the runs that a claim has to itself. On SQLite that is what it found."""
-    read = f"SELECT {_READ}, {_IN_COMPANY} FROM job_runs"
-    front = f"SELECT {_RUN}, in_company FROM look WHERE claimable = 1 AND (SELECT yes FROM enough)"
+    read = f"SELECT {_READ}, {_TOGETHER} FROM job_runs"
+    front = f"SELECT {_RUN}, together FROM look WHERE claimable = 1 AND (SELECT yes FROM enough)"
     if not d.one_writer:
         front = f"""
             {read} WHERE {READY} AND {mine} AND (SELECT yes FROM enough)
@@ -124,14 +125,14 @@ def _placed(d: Dialect) -> str:
 
     That is a number above ``most`` if there is none. A run without a key needs none: both are 0.
     """
-    found = "SELECT *, 1 AS held FROM held"
+    met = "SELECT *, 1 AS held FROM held"
     if not d.one_writer:
         not_held = "id NOT IN (SELECT id FROM held)"
         place = "-CAST(priority AS bigint), run_at, id"
         last = f"SELECT {place} FROM held ORDER BY priority, run_at DESC, id DESC LIMIT 1"
         # Rows after the last one of a full front were not tried, so they are not known as locked.
         tried = f"((SELECT count(*) FROM held) < :looked OR ({place}) < ({last}))"
-        found += f"""
+        met += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
             WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_held}
                 AND {tried}
@@ -143,7 +144,7 @@ def _placed(d: Dialect) -> str:
         FROM (
             SELECT *, row_number() OVER (PARTITION BY key, behind ORDER BY {_ORDER}) AS place
             FROM (
-                SELECT *, NOT {comes_first("found", "found.key")} AS behind FROM ({found}) AS found
+                SELECT *, NOT {comes_first("found", "found.key")} AS behind FROM ({met}) AS found
             ) AS met
         ) AS numbered
     """

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 #: Progress is written at most this often, in seconds, and once more when the handler ends.
-PROGRESS_INTERVAL = 0.5
+PROGRESS_SECONDS = 0.5
 #: How many characters of a message are stored. More are read, so that a credential at the cut is
 #: recognized.
-SHOWN, LONGEST_MESSAGE = 500, 2000
+SHOWN_CHARACTERS, READ_CHARACTERS = 500, 2000
 
 #: How far a run is, from 0 to 1, and a message.
 Progress: TypeAlias = "tuple[float, str | None]"
@@ -184,7 +184,7 @@ class CurrentRun:
         return counts
 
     @cached_property
-    def kept(self) -> dict[type, Any]:
+    def feature_objects(self) -> dict[type, Any]:
         """The objects that features keep for this attempt, by their type."""
         return {}
 
@@ -245,11 +245,11 @@ class CurrentRun:
             is_valid = False
         if not is_valid:
             raise ValueError(f"progress: the fraction is {fraction!r}. Give a number from 0 to 1.")
-        stored_message = None if message is None else str(message)[:LONGEST_MESSAGE]
+        stored_message = None if message is None else str(message)[:READ_CHARACTERS]
         self._reported = float(fraction), stored_message
         self.has_progress = True
         now = time.monotonic()
-        if now - self._requested_at >= PROGRESS_INTERVAL or fraction >= 1:
+        if now - self._requested_at >= PROGRESS_SECONDS or fraction >= 1:
             self._requested_at = now
             self._request_write(self, False)
 
@@ -330,7 +330,7 @@ def _is_handled(error: BaseException) -> bool:
 def _shown(progress: Progress) -> Progress:
     # When it is read: a handler may call `progress` very often.
     fraction, message = progress
-    return fraction, message and safe_text(message, LONGEST_MESSAGE)[:SHOWN]
+    return fraction, message and safe_text(message, READ_CHARACTERS)[:SHOWN_CHARACTERS]
 
 
 #: The run whose handler runs in this context.

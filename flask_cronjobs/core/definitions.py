@@ -21,7 +21,7 @@ from .tasks.registry import DefinitionSpec
 
 #: Most due definitions that are read and recorded at a time.
 DEFINITIONS_READ = 500
-_SPEC = tuple(each.name for each in fields(DefinitionSpec))
+_SPEC = tuple(field.name for field in fields(DefinitionSpec))
 _STATE = (
     *("origin", "paused_at", "next_run_at"),
     *("considered_until", "undeclared_since", "app"),
@@ -231,15 +231,15 @@ def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> 
 
 def assign(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
     """Set *values*; return False if the watermark has moved since the definition was read."""
-    which, given = _as_read(books.dialect, definition)
-    statement, parameters = _update(books.dialect, which, values)
-    return bool(books.rows(statement, {**parameters, **given}))
+    as_read, read_values = _as_read(books.dialect, definition)
+    statement, parameters = _update(books.dialect, as_read, values)
+    return bool(books.rows(statement, {**parameters, **read_values}))
 
 
 def _update(
-    d: Dialect, which: str, values: Mapping[str, object]
+    d: Dialect, condition: str, values: Mapping[str, object]
 ) -> tuple[TextClause, dict[str, object]]:
-    """Return the UPDATE of the unlocked definitions *which*, and its parameters."""
+    """Return the UPDATE of the unlocked definitions that match *condition*, and its parameters."""
     parameters = {
         name: d.instant(value) if isinstance(value, datetime)
         else json.dumps(value) if name == "payload" else value
@@ -247,7 +247,7 @@ def _update(
     }  # fmt: skip
     assignments = assigned({name: f":{name}" for name in values})
     statement = f"""
-        UPDATE job_definitions SET {assignments}, updated_at = {d.now} WHERE {_free(d, which)}
+        UPDATE job_definitions SET {assignments}, updated_at = {d.now} WHERE {_free(d, condition)}
         RETURNING id
     """
     return text(statement), parameters
@@ -260,9 +260,9 @@ def _as_read(d: Dialect, definition: DefinitionRow) -> tuple[str, dict[str, obje
     return condition, {"id": definition.id, "expected": expected}
 
 
-def _free(d: Dialect, which: str) -> str:
-    """Return the condition *which* without rows that another transaction has locked."""
-    return d.any_of("id", f"SELECT id FROM job_definitions WHERE {which} {d.skip_locked}")
+def _free(d: Dialect, condition: str) -> str:
+    """Return *condition* without rows that another transaction has locked."""
+    return d.any_of("id", f"SELECT id FROM job_definitions WHERE {condition} {d.skip_locked}")
 
 
 #: No schedule has a slot that far away. A later watermark cannot be read as a time, such as
@@ -292,8 +292,8 @@ def read_definitions(d: Dialect) -> TextClause:
 
 
 def _columns(d: Dialect) -> str:
-    shown = {"payload": f"{d.unparsed('payload')} AS payload"}
-    return ", ".join(shown.get(name, name) for name in ("id", *_SPEC, *_STATE))
+    expressions = {"payload": f"{d.unparsed('payload')} AS payload"}
+    return ", ".join(expressions.get(name, name) for name in ("id", *_SPEC, *_STATE))
 
 
 def enqueued_here(d: Dialect) -> str:

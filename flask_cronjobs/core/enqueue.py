@@ -25,7 +25,7 @@ from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions
 from .uncommitted import note_enqueued
 
 #: Seconds between two queries for listening workers while there are none.
-ASK_EVERY = 5.0
+ASK_SECONDS = 5.0
 
 
 #: Set inside the block of a batch. The function returns the batch's id for a new run, or None if
@@ -193,7 +193,7 @@ def wake(state: State, session: Session) -> None:
 
 def _note_woken(state: State, woke: bool) -> None:
     """Suppress wake-ups for a while after workers were woken, or if none listened."""
-    state.waking.block_for(WAKE_SECONDS if woke else ASK_EVERY)
+    state.waking.block_for(WAKE_SECONDS if woke else ASK_SECONDS)
 
 
 @contextmanager

@@ -238,15 +238,15 @@ def old_rows() -> tuple[Kind, ...]:
     return tuple(kind for kinds in _of("old_rows", owners) for kind in kinds())
 
 
-def told(state: State, report: TickReport) -> None:
+def report_tick(state: State, report: TickReport) -> None:
     """Tell others that a tick has ended. Never raises."""
-    for tell in _of("told", _used(state)):
+    for tell in _of("report_tick", _used(state)):
         tell(state, report)
 
 
-def lost(state: State, outcomes: Sequence[Outcome]) -> None:
+def report_lost(state: State, outcomes: Sequence[Outcome]) -> None:
     """Tell others of attempts that ended with their worker. Never raises."""
-    for tell in _of("lost", _watching()):
+    for tell in _of("report_lost", _watching()):
         tell(state, outcomes)
 
 

@@ -181,8 +181,8 @@ def _first_of_groups(d: Dialect, of_key: str) -> str:
         ORDER BY {_ORDER} LIMIT
     """
     if not d.one_writer:  # Which knows limits for each row.
-        found = d.join_each("queue", f"{rest} GREATEST(grp.free, 0) {d.skip_locked}")
-        return f"SELECT r.id FROM grp {found}"
+        joined = d.join_each("queue", f"{rest} GREATEST(grp.free, 0) {d.skip_locked}")
+        return f"SELECT r.id FROM grp {joined}"
     return f"""
         SELECT id FROM (
             SELECT r.id, grp.free, row_number() OVER (

@@ -162,10 +162,10 @@ def _for_psycopg(sql: str) -> str:
 
 def parameters_of(d: Dialect, new: NewRun) -> dict[str, Any]:
     """Return *new* as the parameters of a statement."""
-    given = {name: getattr(new, name) for name in TYPES}
+    values = {name: getattr(new, name) for name in TYPES}
     if new.run_at is not None:
-        given["run_at"] = d.instant(new.run_at)
-    return given
+        values["run_at"] = d.instant(new.run_at)
+    return values
 
 
 @lru_cache
@@ -180,18 +180,18 @@ def _insert_one(d: Dialect, keyed: bool, wakes: bool) -> str:
 
 @lru_cache
 def _replace_one(d: Dialect, replace: Replace) -> str:
-    given, keeps_order = {"updated_at": d.now}, ""
+    values, keeps_order = {"updated_at": d.now}, ""
     if replace != "payload":
-        given["run_at"] = due_sql(d)
+        values["run_at"] = due_sql(d)
     if replace != "run_at":
-        given |= {name: parameter(d, name) for name in OF_PAYLOAD}
+        values |= {name: parameter(d, name) for name in OF_PAYLOAD}
         # The new concurrency key may have room.
-        given["gate"] = (
-            f"COALESCE({rate_gate(given['rate_key'])}, CASE WHEN gate = 'order' THEN gate END)"
+        values["gate"] = (
+            f"COALESCE({rate_gate(values['rate_key'])}, CASE WHEN gate = 'order' THEN gate END)"
         )
-        keeps_order = f"AND (NOT strict OR concurrency_key = {given['concurrency_key']})"
+        keeps_order = f"AND (NOT strict OR concurrency_key = {values['concurrency_key']})"
     return f"""
-        UPDATE job_runs SET {assigned(given)}
+        UPDATE job_runs SET {assigned(values)}
         WHERE idempotency_key = {parameter(d, "idempotency_key")}
             AND job_type = {parameter(d, "job_type")} AND {REPLACEABLE}
             {keeps_order}
@@ -254,10 +254,10 @@ def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     return run
 
 
-def _select_run(*which: ColumnElement[bool] | TextClause) -> Select[Any]:
+def _select_run(*conditions: ColumnElement[bool] | TextClause) -> Select[Any]:
     """Return the query for all columns of a run, and whether a replacing enqueue may change it."""
     replaceable = text(f"({REPLACEABLE}) AS is_replaceable")
-    return select(*class_mapper(JobRun).columns, replaceable).where(*which)
+    return select(*class_mapper(JobRun).columns, replaceable).where(*conditions)
 
 
 @lru_cache(maxsize=1)

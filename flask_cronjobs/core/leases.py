@@ -40,18 +40,18 @@ class Renewal(NamedTuple):
 
 #: Seconds for which SQLite's write lock is free before runs are reclaimed, so that living workers
 #: can renew their leases. A keeper needs less from one try to the end of the next.
-RENEWAL_WINDOW = 3.0
+RENEWAL_SECONDS = 3.0
 #: How many runs are taken back, or given up, at a time.
 TAKEN_AT_ONCE = 200
 
 
 def renewal_window(lease: float) -> float:
-    """Return `RENEWAL_WINDOW`, or less if the *lease* is short, in seconds.
+    """Return `RENEWAL_SECONDS`, or less if the *lease* is short, in seconds.
 
     It is also for how long a worker that has just found the lock held knows that it still has its
     runs, although it could not renew their leases.
     """
-    return min(RENEWAL_WINDOW, lease / 2)
+    return min(RENEWAL_SECONDS, lease / 2)
 
 
 #: A claim or an outcome, which names a held run by its id and its token.
@@ -147,7 +147,7 @@ def as_held(claims: Iterable[Held]) -> str:
     return json.dumps([{"id": claim.id, "token": claim.token} for claim in claims])
 
 
-def given(d: Dialect) -> str:
+def held_table(d: Dialect) -> str:
     """Return the runs that a statement about held runs was given, as a table."""
     return d.table("held", id="bigint", token="text")
 
@@ -155,7 +155,7 @@ def given(d: Dialect) -> str:
 @lru_cache(maxsize=2)
 def _renew(d: Dialect) -> TextClause:
     return text(f"""
-    WITH {held(d, given(d))}
+    WITH {held(d, held_table(d))}
     UPDATE job_runs SET locked_until = {d.clock_after(":lease")}
     FROM given WHERE {is_held(d)}
     RETURNING job_runs.id, job_runs.cancel_requested_at
@@ -165,7 +165,7 @@ def _renew(d: Dialect) -> TextClause:
 @lru_cache(maxsize=2)
 def _watch(d: Dialect) -> TextClause:
     return text(f"""
-    WITH given AS MATERIALIZED {given(d)}
+    WITH given AS MATERIALIZED {held_table(d)}
     SELECT r.id, r.cancel_requested_at FROM job_runs r JOIN given ON r.id = given.id
     WHERE {d.any_of("r.id", "SELECT id FROM given")}
         AND r.locked_by = given.token AND (r.{RUNNING}) IS TRUE
@@ -253,7 +253,7 @@ _IN_BROKERS = text(f"""
 
 
 #: Seconds after which a run is due again that a worker with older code has refused.
-REFUSED_FOR = 60
+REFUSED_SECONDS = 60
 
 
 def refuse(
@@ -274,7 +274,7 @@ def refuse(
         RETURNING job_type
     """
     values = {"id": run_id, "handed": handed, "tasks": d.array(tasks), "error": error}
-    rows = books.rows(text(statement), {**values, "delay": REFUSED_FOR})
+    rows = books.rows(text(statement), {**values, "delay": REFUSED_SECONDS})
     return rows[0].job_type if rows else None
 
 

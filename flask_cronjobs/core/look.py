@@ -10,14 +10,14 @@ from sqlalchemy import Connection, TextClause, text
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import READY
-from ..types import is_alone
+from ..types import must_run_alone
 from .claim_statement import claim_statement
 
 if TYPE_CHECKING:
     from .claim import ClaimRequest
 
 #: Most waiting runs that are checked.
-LOOKED_AT = 100
+LOOKED_AT_RUNS = 100
 
 
 def look_at_queue(books: Bookkeeping) -> bool:
@@ -27,7 +27,7 @@ def look_at_queue(books: Bookkeeping) -> bool:
     claimed.
     """
     rows = books.rows(look_statement(books.dialect))
-    return any(row.due or row.waiting >= LOOKED_AT for row in rows)
+    return any(row.due or row.waiting >= LOOKED_AT_RUNS for row in rows)
 
 
 @lru_cache(maxsize=4)
@@ -39,7 +39,7 @@ def look_statement(d: Dialect) -> TextClause:
     return text(f"""
     SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due FROM (
         SELECT run_at FROM job_runs WHERE {READY}
-        ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT}
+        ORDER BY priority DESC, run_at, id LIMIT {LOOKED_AT_RUNS}
     ) AS first_window
     """)
 
@@ -53,7 +53,7 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
     """
     d = books.dialect
     rows = books.rows(claim_statement(d, only_look=True), request.parameters(d))
-    return (rows[0].job_type, is_alone(*tuple(rows[0])[1:])) if rows else None
+    return (rows[0].job_type, must_run_alone(*tuple(rows[0])[1:])) if rows else None
 
 
 def holder(connection: Connection, run_id: int) -> str:

@@ -90,7 +90,7 @@ def _values_of_success(d: Dialect, result: str = "given.result") -> str:
     return assigned({**values, "result": d.json(result)})
 
 
-def held(d: Dialect, given: str) -> str:
+def held(d: Dialect, table: str) -> str:
     """Return CTEs that end in ``held``: the ids of those runs in *given* that can be written now.
 
     A row that another transaction has locked, such as an operator's in psql, must not hold up the
@@ -102,9 +102,9 @@ def held(d: Dialect, given: str) -> str:
     :param given: SQL for a table with ids and tokens; ``given`` is its name from here on.
     """
     if not d.skip_locked:
-        return f"given AS MATERIALIZED {given}, held AS MATERIALIZED (SELECT id FROM given)"
+        return f"given AS MATERIALIZED {table}, held AS MATERIALIZED (SELECT id FROM given)"
     return f"""
-    given AS MATERIALIZED {given},
+    given AS MATERIALIZED {table},
     held AS MATERIALIZED (
         SELECT id FROM job_runs
         WHERE {d.any_of("id", "SELECT id FROM given")} AND ({RUNNING}) IS TRUE
@@ -135,13 +135,13 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
     columns, values, returned = OUTCOME_COLUMNS, _values(d), "job_runs.started_at, given.*"
     if plain:
         columns, values, returned = _OF_SUCCESS, _values_of_success(d), "job_runs.id"
-    given = d.table("outcomes", **columns)
+    table = d.table("outcomes", **columns)
     update = f"""
         UPDATE job_runs SET {values}
         FROM given WHERE {is_held(d)} {"" if plain else f"AND {_not_renewed(d)}"}
         RETURNING"""
     if not d.one_statement:
-        return text(f"WITH {held(d, given)} {update} job_runs.id AS ids, job_runs.status AS stored")
+        return text(f"WITH {held(d, table)} {update} job_runs.id AS ids, job_runs.status AS stored")
     failures = f"""
     , failures AS (
         {_FAILURE}
@@ -150,7 +150,7 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
         ON CONFLICT DO NOTHING
     )"""
     return text(f"""
-    WITH {held(d, given)},
+    WITH {held(d, table)},
     recorded AS ({update} job_runs.status, {returned})
     {"" if plain else failures}
     SELECT string_agg(CAST(id AS text), ',') AS ids, status AS stored FROM recorded GROUP BY status
@@ -312,7 +312,7 @@ def _write_output(d: Dialect) -> TextClause:
 
 
 #: How many characters of the first line of a message tell whether errors are the same.
-_HEAD = 300
+_HEAD_CHARACTERS = 300
 
 
 @cache
@@ -333,7 +333,7 @@ def pattern_of(error: str | None) -> str:
 
     Errors with the same pattern, task and type are of one group.
     """
-    head = (error or "").strip().partition("\n")[0][:_HEAD]
+    head = (error or "").strip().partition("\n")[0][:_HEAD_CHARACTERS]
     return " ".join(_varying().sub("…", head).split())
 
 

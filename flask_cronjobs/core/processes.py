@@ -30,7 +30,7 @@ from .worker.worker import work
 #: The exit status of a worker that would fail again, because the tables are missing, say.
 HOPELESS = 3
 #: How long the last of what handlers printed may take to be written, in seconds.
-FLUSH_WITHIN = 3.0
+FLUSH_SECONDS = 3.0
 
 
 class Pipe:
@@ -62,7 +62,7 @@ def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
         # Use a thread, so that the worker ends even if no process reads its output.
         last = threading.Thread(target=flush_output, daemon=True)
         last.start()
-        last.join(FLUSH_WITHIN)
+        last.join(FLUSH_SECONDS)
         os._exit(status)
 
 
@@ -90,12 +90,12 @@ def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:
 
 
 #: How long to wait before a worker that ended too early is replaced, in seconds.
-RESTART_PAUSE = 1.0
+RESTART_SECONDS = 1.0
 #: How often the parent looks for workers that have ended, in seconds. Most often their pipe tells
 #: it at once; but a process that a handler forked may hold that open.
-LOOK_EVERY = 0.5
+CHECK_SECONDS = 0.5
 #: Seconds between two checks once a worker's pipe has ended, which happens just before its end.
-LOOK_SOON = 0.02
+CHECK_SOON_SECONDS = 0.02
 
 
 def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
@@ -214,13 +214,13 @@ class _ProcessPool:
         """Fork workers anew whose time has come."""
         if self._stopping:
             self._due.clear()
-        for number in [each for each, at in self._due.items() if time.monotonic() >= at]:
+        for number in [number for number, at in self._due.items() if time.monotonic() >= at]:
             try:
                 self._fork(number)
                 del self._due[number]
             except OSError as error:
                 logger.error("A worker could not be replaced, and is tried again: %s", error)
-                self._due[number] = time.monotonic() + RESTART_PAUSE
+                self._due[number] = time.monotonic() + RESTART_SECONDS
 
     def _fork(self, number: int) -> None:
         """Fork one worker, unless all must stop. Signals wait until it can receive them.
@@ -256,8 +256,8 @@ class _ProcessPool:
     def _be_child(self, number: int, writer: int) -> NoReturn:
         """Work as a forked worker, and end the process."""
         try:
-            for each in STOPPING:  # The parent's handlers would stop the whole pool.
-                signal.signal(each, lambda number, frame: None)
+            for stopping in STOPPING:  # The parent's handlers would stop the whole pool.
+                signal.signal(stopping, lambda number, frame: None)
             # Close the pipes of the others, so that they end with their parent.
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
@@ -282,7 +282,7 @@ class _ProcessPool:
     def _listen(self) -> None:
         """Wait for reports of the workers, for a moment, and take them."""
         soon = any(child.ended for child in self._children)
-        for key, _ in self._selector.select(LOOK_SOON if soon else LOOK_EVERY):
+        for key, _ in self._selector.select(CHECK_SOON_SECONDS if soon else CHECK_SECONDS):
             self._read(key.data)
 
     def _read(self, child: _Child) -> bool:
@@ -333,7 +333,7 @@ class _ProcessPool:
         # If a handler ended the worker, the status means nothing.
         hopeless = child.orderly and status == HOPELESS
         if self._options.resident and not hopeless and not self._stopping:
-            self._due[child.number] = time.monotonic() + (0.0 if well else RESTART_PAUSE)
+            self._due[child.number] = time.monotonic() + (0.0 if well else RESTART_SECONDS)
         elif child.error is not None:
             self._errors.append(child.error)
 

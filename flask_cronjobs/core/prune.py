@@ -18,21 +18,22 @@ from . import features, ticks
 #: Called with the number of deleted runs, in the transaction that deletes them.
 Counted: TypeAlias = Callable[[Connection, Dialect, int], object]
 #: Seconds for which operations are kept.
-KEPT = 365 * 86400.0
+OPERATIONS_SECONDS = 365 * 86400.0
 
 
 class Kind(NamedTuple):
     """Rows that are kept for some time.
 
-    :ivar which: which rows of the table, in the words of an index.
-    :ivar ended: the column with the time from which they are kept.
-    :ivar age: for how many seconds, by its name in `_given`: that of a setting, or ``operations``.
-    :ivar free: returns SQL for: the old row ``one`` may go.
-    :ivar runs_by: the column of runs by which its rows have some, if these go with them.
+    :ivar condition: the condition of the rows, which must be that of a partial index.
+    :ivar ended: the column with the time from which the rows are kept.
+    :ivar age: the parameter of `_parameters` that says for how many seconds.
+    :ivar free: returns the SQL condition that the old row ``one`` may be deleted.
+    :ivar runs_by: the column of ``job_runs`` that refers to the rows, if their runs are deleted
+        with them.
     """
 
     table: str
-    which: str
+    condition: str
     ended: str
     age: str
     free: Callable[[Dialect], str] = lambda d: "1 = 1"
@@ -40,7 +41,7 @@ class Kind(NamedTuple):
 
 
 RUNS = Kind("job_runs", DONE_ALONE, "finished_at", "retention")
-DEAD_RUNS = RUNS._replace(which=f"{DEAD} AND batch_id IS NULL", age="retention_dead")
+DEAD_RUNS = RUNS._replace(condition=f"{DEAD} AND batch_id IS NULL", age="retention_dead")
 
 
 def _is_of_success(_: Dialect) -> str:
@@ -63,7 +64,7 @@ def growing() -> tuple[Kind, ...]:
 
 def past(d: Dialect, kind: Kind) -> str:
     """Return SQL for: a row of *kind* is older than its retention."""
-    return f"{kind.which} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
+    return f"{kind.condition} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
 
 
 @lru_cache
@@ -126,12 +127,12 @@ def _delete_owners(d: Dialect, kind: Kind) -> str:
 
 
 #: How many steps go with its runs at most, unless one run alone has more.
-STEPS = 10_000
+STEPS_AT_ONCE = 10_000
 #: The longest rest after a transaction on SQLite, in seconds.
-_REST = 0.1
+_REST_SECONDS = 0.1
 
 
-def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) -> Iterator[int]:
+def prune(books: Bookkeeping, settings: Settings, counted: Counted | None = None) -> Iterator[int]:
     """Delete rows past their retention; yield the number of runs after each round.
 
     A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that no kind waits for another. To
@@ -140,15 +141,15 @@ def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) ->
     On SQLite, other writers must find a moment between two of our transactions. They try every few
     milliseconds, so we leave them as much time as we took.
 
-    :param kept: how long rows are kept. Batches are kept like succeeded runs, and finished effects
-        like dead runs, but at least while their run may be retried.
+    :param settings: says how long rows are kept. Batches are kept like succeeded runs, and finished
+        effects like dead runs, but at least while their run may be retried.
     :param counted: called with the number of runs in the transactions that delete them.
     """
     d = books.dialect
     kinds = [
-        _prune_runs(books, kind, kept, counted)
+        _prune_runs(books, kind, settings, counted)
         if kind.table == "job_runs"
-        else _prune_rows(books, kind, kept, counted)
+        else _prune_rows(books, kind, settings, counted)
         for kind in (*growing(), OPERATIONS)
     ]
     while kinds:
@@ -160,45 +161,47 @@ def prune(books: Bookkeeping, kept: Settings, counted: Counted | None = None) ->
                 kinds.remove(kind)
             runs += deleted or 0
             if d.one_writer:
-                time.sleep(min(time.monotonic() - began, _REST))
+                time.sleep(min(time.monotonic() - began, _REST_SECONDS))
         yield runs
 
 
-def prunable(books: Bookkeeping, kept: Settings) -> int:
+def prunable(books: Bookkeeping, settings: Settings) -> int:
     """Return how many runs `prune` would delete now."""
-    d, given = books.dialect, _given(books.dialect, kept)
+    d, parameters = books.dialect, _parameters(books.dialect, settings)
     conditions = [past(d, RUNS), past(d, DEAD_RUNS)]
     for kind in growing():
         if kind.runs_by:
             old = f"SELECT id FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.free(d)}"
             conditions.append(f"{d.any_of(kind.runs_by, old)} AND status <> 'running'")
     counts = (f"SELECT count(*) FROM job_runs WHERE {condition}" for condition in conditions)
-    return sum(books.rows(text(sql), given)[0][0] for sql in counts)
+    return sum(books.rows(text(sql), parameters)[0][0] for sql in counts)
 
 
 def _prune_runs(
-    books: Bookkeeping, kind: Kind, kept: Settings, counted: Counted | None
+    books: Bookkeeping, kind: Kind, settings: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
-    given, old = _given(books.dialect, kept), locked_runs(books.dialect, kind)
+    parameters, old = _parameters(books.dialect, settings), locked_runs(books.dialect, kind)
     while True:
         runs, are_all = books.transaction(
-            partial(_delete_runs, d=books.dialect, old=old, given=given, counted=counted)
+            partial(_delete_runs, d=books.dialect, old=old, parameters=parameters, counted=counted)
         )
         yield len(runs)
         if are_all:
             return
         # Continue here: until a vacuum, PostgreSQL's index has entries of all deleted rows.
-        given["place"] = runs[-1].place
+        parameters["place"] = runs[-1].place
 
 
 def _prune_members(
-    books: Bookkeeping, kind: Kind, ids: Sequence[int], kept: Settings, counted: Counted | None
+    books: Bookkeeping, kind: Kind, ids: Sequence[int], settings: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete the runs of the rows *ids* of *kind* likewise."""
     d = books.dialect
-    given = {**_given(d, kept), "ids": d.many(ids)}
-    work = partial(_delete_runs, d=d, old=locked_members(d, kind), given=given, counted=counted)
+    parameters = {**_parameters(d, settings), "ids": d.many(ids)}
+    work = partial(
+        _delete_runs, d=d, old=locked_members(d, kind), parameters=parameters, counted=counted
+    )
     are_all = False
     while not are_all:
         runs, are_all = books.transaction(work)
@@ -210,20 +213,20 @@ def _delete_runs(
     connection: Connection,
     d: Dialect,
     old: str,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     counted: Counted | None,
 ) -> tuple[Rows, bool]:
     """Delete some runs; return them, and whether there are no others.
 
     :param old: the query for a chunk of those that may go.
     """
-    rows = connection.execute(text(old), given).all()
+    rows = connection.execute(text(old), parameters).all()
     chosen_rows = _with_few_steps(connection, d, rows)
     if ids := [row.id for row in chosen_rows]:
-        given = {"ids": d.many(ids)}
+        parameters = {"ids": d.many(ids)}
         for table in ("job_failures", "job_outputs", "job_steps"):
-            connection.execute(text(delete(d, table, "run_id")), given)
-        connection.execute(text(delete(d, "job_runs")), given)
+            connection.execute(text(delete(d, table, "run_id")), parameters)
+        connection.execute(text(delete(d, "job_runs")), parameters)
         if counted is not None:
             counted(connection, d, len(ids))
     return chosen_rows, len(rows) < ticks.DELETED_AT_ONCE and chosen_rows is rows
@@ -235,40 +238,40 @@ def _with_few_steps(connection: Connection, d: Dialect, rows: Rows) -> Rows:
     steps = text(f"SELECT count(*) FROM ({few}) AS few")
     while len(rows) > 1:
         ids = d.many(row.id for row in rows)
-        if connection.scalar(steps, {"ids": ids, "most": STEPS + 1}) <= STEPS:
+        if connection.scalar(steps, {"ids": ids, "most": STEPS_AT_ONCE + 1}) <= STEPS_AT_ONCE:
             break
         rows = rows[: max(1, len(rows) // 8)]
     return rows
 
 
 def _prune_rows(
-    books: Bookkeeping, kind: Kind, kept: Settings, counted: Counted | None
+    books: Bookkeeping, kind: Kind, settings: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete old rows of another table; yield how many runs went with them, after each statement.
 
     Looking is apart from deleting, which alone needs SQLite's write lock: what may go never comes
     back. What may not is passed over, up to the end.
     """
-    d, given = books.dialect, _given(books.dialect, kept)
+    d, parameters = books.dialect, _parameters(books.dialect, settings)
     statement = _delete_owners(d, kind) if kind.runs_by else delete(d, kind.table)
     while True:
-        rows = books.rows(text(oldest(d, kind)), given)
+        rows = books.rows(text(oldest(d, kind)), parameters)
         if ids := [row.id for row in rows if row.free]:
             if kind.runs_by:
-                yield from _prune_members(books, kind, ids, kept, counted)
+                yield from _prune_members(books, kind, ids, settings, counted)
             books.rows(text(statement), {"ids": d.many(ids)})
         yield 0
-        if len(rows) < ticks.DELETED_AT_ONCE or not (ids or rows[-1].place != given["place"]):
+        if len(rows) < ticks.DELETED_AT_ONCE or not (ids or rows[-1].place != parameters["place"]):
             return
-        given["place"] = rows[-1].place
+        parameters["place"] = rows[-1].place
 
 
-def _given(d: Dialect, kept: Settings) -> dict[str, Any]:
+def _parameters(d: Dialect, settings: Settings) -> dict[str, Any]:
     """Return the parameters of the first look at a kind."""
     return {
-        "retention": kept.retention,
-        "retention_dead": kept.retention_dead,
-        "operations": KEPT,
+        "retention": settings.retention,
+        "retention_dead": settings.retention_dead,
+        "operations": OPERATIONS_SECONDS,
         "place": d.earliest,
         "chunk": ticks.DELETED_AT_ONCE,
     }

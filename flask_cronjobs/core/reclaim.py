@@ -49,11 +49,11 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
 def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     """End waiting runs without an attempt left; return their outcomes."""
     given_up: list[Outcome] = []
-    while some := leases.give_up_exhausted(books):
-        for outcome in some:
+    while outcomes := leases.give_up_exhausted(books):
+        for outcome in outcomes:
             announce(state.app, outcome, recorded=True)
             notify(news, "outcome", run_news(outcome))
-        given_up += some
+        given_up += outcomes
     return given_up
 
 

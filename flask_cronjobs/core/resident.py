@@ -38,7 +38,7 @@ from .worker.work_options import Limits, WorkOptions
 MINUTE = 60.0
 #: How long after the full minute it begins, in seconds, since what it knows of the database's clock
 #: is not exact. Before that, the slots of the minute are not due.
-AFTER = 0.25
+AFTER_MINUTE_SECONDS = 0.25
 #: How soon minute work that failed is tried again, in seconds.
 RETRY_SECONDS = 2.0
 #: Seconds between two checks whether the worker listens for NOTIFY.
@@ -46,9 +46,9 @@ CHECK_SECONDS = 0.5
 #: Seconds for which a statement of minute work is retried before the work begins again.
 STATEMENT_RETRY_SECONDS = 2.0
 #: How long a worker that stops waits for its minute work, in seconds.
-END_WITHIN = 3.0
+END_SECONDS = 3.0
 #: Seconds that it waits for the receivers of the last minute.
-TELL_WITHIN = 5.0
+RECEIVER_SECONDS = 5.0
 
 
 def serve(
@@ -61,9 +61,9 @@ def serve(
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database stayed away for longer than a lease.
     """
-    each = worker_options(state, options)
-    beside = (ResidentMinutes, *each.beside)
-    resident = each._replace(resident=True, beside=beside, limits=limits, parent=parent)
+    single = worker_options(state, options)
+    beside = (ResidentMinutes, *single.beside)
+    resident = single._replace(resident=True, beside=beside, limits=limits, parent=parent)
     run_workers(state, number_of_workers(state, options), resident)
 
 
@@ -98,10 +98,10 @@ class ResidentMinutes(threading.Thread):
     def end(self) -> None:
         """End the thread soon, and with it the last minute, once the keeper has ended."""
         self._stopped.set()
-        self.join(END_WITHIN)
+        self.join(END_SECONDS)
         if self.is_alive():
             logger.warning("The work of the last minute did not end in time, and was left")
-        self._sender.close(TELL_WITHIN)
+        self._sender.close(RECEIVER_SECONDS)
 
     def run(self) -> None:
         """Do the work of each minute until the end, and finish the last one."""
@@ -158,8 +158,10 @@ class ResidentMinutes(threading.Thread):
         Slots are due at full minutes, by the database's clock.
         """
         offset = 0.0 if self._opened is None else self._opened.clock_offset
-        left = MINUTE - (began - offset) % MINUTE + AFTER - (time.time() - began)
-        return min(left, MINUTE + AFTER)  # Also if the host's clock was put back meanwhile.
+        left = MINUTE - (began - offset) % MINUTE + AFTER_MINUTE_SECONDS - (time.time() - began)
+        return min(
+            left, MINUTE + AFTER_MINUTE_SECONDS
+        )  # Also if the host's clock was put back meanwhile.
 
     def _look(self) -> None:
         """Let the row say that its work is done, so health is well before the minute has passed.
@@ -170,7 +172,7 @@ class ResidentMinutes(threading.Thread):
         if opened is None:
             return
         lasted = time.monotonic() - opened.started
-        if self._done and not self._seen and lasted > 2 * ticks.SEEN_AFTER:
+        if self._done and not self._seen and lasted > 2 * ticks.SEEN_AFTER_SECONDS:
             ticks.seen(self._books, opened.row.id)
             self._seen = True
         if listening != self._listening:
@@ -211,9 +213,9 @@ def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
 
     def send(report: TickReport | list[Outcome]) -> None:
         if isinstance(report, list):
-            features.lost(state, report)
+            features.report_lost(state, report)
             return
         signals.send(signals.tick_finished, state.app, report=report)
-        features.told(state, report)
+        features.report_tick(state, report)
 
     return BackgroundThread("cronjobs-report-sender", send)

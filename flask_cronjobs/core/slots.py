@@ -58,8 +58,8 @@ def insert_slots(
     """Insert a row for each of the *slots* of definitions, in *connection*'s transaction."""
     rows = [
         {**slot._asdict(), "definition_id": id_, "note": _note(slot)}
-        for id_, some in slots.items()
-        for slot in some
+        for id_, due_slots in slots.items()
+        for slot in due_slots
     ]
     parameters = {"ids": d.many(slots), "slots": _table(d, rows, _SLOT_COLUMNS)}
     return [_recorded(row) for row in connection.execute(text(insert_of_slots(d)), parameters)]
@@ -68,8 +68,8 @@ def insert_slots(
 def _record(
     connection: Connection, d: Dialect, plans: Mapping[int, SlotPlan]
 ) -> list[RecordedSlot]:
-    given = ({**plan._asdict(), "definition_id": id_} for id_, plan in plans.items())
-    parameters = {"plans": _table(d, given, _PLAN_COLUMNS)}
+    rows = ({**plan._asdict(), "definition_id": id_} for id_, plan in plans.items())
+    parameters = {"plans": _table(d, rows, _PLAN_COLUMNS)}
     moved = connection.execute(text(_move_watermarks(d)), parameters).all()
     failpoints.reach("between-watermark-and-insert")
     return insert_slots(connection, d, {row.id: plans[row.id].slots for row in moved})
@@ -117,8 +117,8 @@ def insert_of_slots(d: Dialect) -> str:
         "finished_at": f"CASE WHEN {skipped} THEN {d.now} END",
         "gate": f"CASE WHEN NOT {skipped} THEN {rate_gate('d.rate_key')} END",
         **{
-            name: f"CASE WHEN s.skipped > 0 THEN {given} WHEN {overlapping} THEN {by_overlap} END"
-            for name, given, by_overlap in (
+            name: f"CASE WHEN s.skipped > 0 THEN {by_plan} WHEN {overlapping} THEN {by_overlap} END"
+            for name, by_plan, by_overlap in (
                 ("last_error", "s.reason", overlap),
                 ("error_type", "s.kind", "'Overlap'"),
                 ("result", d.json("s.note"), d.json(_ONE_SKIPPED)),

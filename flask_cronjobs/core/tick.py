@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 #: One tick in so many prunes, counted over all hosts.
 PRUNE_EVERY = 20
 #: Approximate seconds that one tick prunes.
-PRUNE_BUDGET = 9.0
+PRUNE_SECONDS = 9.0
 
 
 class TickOptions(NamedTuple):
@@ -97,8 +97,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
         report = finish_tick(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
     if lost:
-        features.lost(state, lost)
-    features.told(state, report)
+        features.report_lost(state, lost)
+    features.report_tick(state, report)
     return report
 
 
@@ -159,7 +159,7 @@ def begin_tick(
         app=state.app.name,
     )
     offset = (before + time.time()) / 2 - row.now.timestamp() + books.dialect.shift
-    if abs(offset) > ticks.CLOCK_TOLERANCE + (time.time() - before):
+    if abs(offset) > ticks.CLOCK_TOLERANCE_SECONDS + (time.time() - before):
         logger.warning(
             "This host's clock is %.0f s %s the database's. Nothing runs early or late for it, "
             "since the database's counts; but set it right, or its logs mislead.",
@@ -190,7 +190,7 @@ def prune_sometimes(
 
     if is_turn:
         features.mend(state, books)
-    until, pruned = time.monotonic() + PRUNE_BUDGET, 0
+    until, pruned = time.monotonic() + PRUNE_SECONDS, 0
     try:
         for deleted in pruning.prune(books, state.settings):
             pruned += deleted

@@ -25,11 +25,11 @@ TICK_RETENTION = timedelta(days=1)
 #: How much longer they are kept, so that not every tick deletes the few rows of one minute.
 TICK_SLACK = timedelta(hours=1)
 #: Seconds by which a host's clock may differ from the database's without a warning.
-CLOCK_TOLERANCE = 2.0
+CLOCK_TOLERANCE_SECONDS = 2.0
 #: Seconds after its begin at which a tick that is still seen has recorded its slots.
-SEEN_AFTER = 1.0
+SEEN_AFTER_SECONDS = 1.0
 #: Number of ticks over which `TickRow.pruned` sums.
-LATEST = 5
+LATEST_TICKS = 5
 #: The counts of a tick, in the order of its work.
 TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker", "seconds"))
 
@@ -41,7 +41,7 @@ class TickRow(NamedTuple):
 
     :ivar now: when it began, by the database's clock.
     :ivar begins_hour: whether it is the first tick of its hour.
-    :ivar pruned: the number of runs that the last `LATEST` ticks have pruned.
+    :ivar pruned: the number of runs that the last `LATEST_TICKS` ticks have pruned.
     :ivar expired: whether a lease has run out.
     :ivar exhausted: whether a waiting run has no attempt left.
     :ivar parked: whether a run is parked behind others.
@@ -115,7 +115,7 @@ def begin(
 @lru_cache(maxsize=4)
 def insert_tick(d: Dialect) -> TextClause:
     """Return the INSERT of `begin`."""
-    latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST}"
+    latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST_TICKS}"
     # For each mark, rows of which one suffices.
     rows_of = {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",

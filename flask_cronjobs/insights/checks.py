@@ -116,7 +116,7 @@ class Finding:
         return f"{what} by {self.by}" if self.by else what
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """The problem and the advice, for readers who may not see the pages."""
         return f"{capitalized(self.what)}{f'. {self.todo}' if self.todo else ''}"
 

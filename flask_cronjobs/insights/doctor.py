@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from ..core.app_state import State
-from ..core.ticks import CLOCK_TOLERANCE
+from ..core.ticks import CLOCK_TOLERANCE_SECONDS
 from ..db.dialect import clock_shift
 from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
@@ -83,7 +83,7 @@ def _own_clock(reader: Reader) -> Finding:
     before = time.time()
     fresh = Reader(reader.state, reader.connection).now.timestamp()
     offset = (before + time.time()) / 2 - fresh + clock_shift()
-    if abs(offset) <= CLOCK_TOLERANCE:
+    if abs(offset) <= CLOCK_TOLERANCE_SECONDS:
         return Finding("clock", "ok", "this host's clock agrees with the database's")
     return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
 
@@ -100,7 +100,7 @@ def _host_clocks(recent: Sequence[Row[Any]]) -> Iterator[Finding]:
     measured = (tick for tick in reversed(recent) if tick.clock_offset is not None)
     latest = {tick.host: tick.clock_offset or 0.0 for tick in measured}
     for host, offset in sorted(latest.items()):
-        if abs(offset) > CLOCK_TOLERANCE:
+        if abs(offset) > CLOCK_TOLERANCE_SECONDS:
             what = f"The clock of {host} was {_off(offset)} at its last tick"
             yield Finding("host-clock", "warning", what, _CLOCK_TODO)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Row, func, literal_column, select, text
 
-from ..core.ticks import SEEN_AFTER, TICK_COUNTS
+from ..core.ticks import SEEN_AFTER_SECONDS, TICK_COUNTS
 from ..db.dialect import Dialect
 from .reader import NUMBER, TICKS, Count, Page, Source, number_of, page_of, reading
 
@@ -62,7 +62,7 @@ def did_its_work(d: Dialect) -> ColumnElement[Any]:
 
     A tick that fails begins, but is neither finished nor seen again.
     """
-    is_seen_again = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER}"
+    is_seen_again = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER_SECONDS}"
     return literal_column(f"(finished_at IS NOT NULL OR {is_seen_again})")
 
 

@@ -264,7 +264,7 @@ class TestRetention:
     ) -> None:
         """One host with a tick a minute keeps up with runs and effects like this."""
         monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
-        monkeypatch.setattr(tick_module, "PRUNE_BUDGET", -1.0)
+        monkeypatch.setattr(tick_module, "PRUNE_SECONDS", -1.0)
         for number in range(5):
             rows.run("succeeded", finished_at=ago(days=14, minutes=10))
             rows.effect(str(number), state="done", done_at=ago(days=91))

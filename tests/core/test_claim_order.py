@@ -225,7 +225,7 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
         assert row.attempts == claim.attempt == before.attempts + 1
         assert row.concurrency_share == share
         last = claim.attempt == before.max_attempts
-        assert claim.alone == (last or before.error_type == WORKER_LOST)
+        assert claim.must_run_alone == (last or before.error_type == WORKER_LOST)
     return list(claims)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import insert
 
 from flask_cronjobs.core import claim as claims
 from flask_cronjobs.core import claim_statement
-from flask_cronjobs.core.look import LOOKED_AT
+from flask_cronjobs.core.look import LOOKED_AT_RUNS
 from flask_cronjobs.models import JobRun
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
@@ -62,7 +62,7 @@ LATER = {"run_at": ago(hours=-1)}
 def test_due_run_behind_those_of_higher_priority_that_are_not_is_found(
     kit: Kit, values: dict[str, Any]
 ) -> None:
-    kit.runs(LOOKED_AT - 1, priority=1, **LATER, **values)
+    kit.runs(LOOKED_AT_RUNS - 1, priority=1, **LATER, **values)
     assert not kit.looks.look_at_queue()
     kit.run(**values)
     assert kit.looks.look_at_queue()
@@ -96,7 +96,7 @@ def test_outcomes_are_waited_for_only_if_somebody_has_locked_their_rows(
     kit.runs(3)
     running = kit.claim()
     kit.sql("UPDATE job_runs SET locked_by = 'other:1:token' WHERE id = :id", id=running[0].id)
-    monkeypatch.setattr(claims, "MOMENTS", (-1.0,))  # Even `time.sleep` refuses it.
+    monkeypatch.setattr(claims, "LOCKED_PAUSE_SECONDS", (-1.0,))  # Even `time.sleep` refuses it.
     outcomes = [outcome(claim, "succeeded") for claim in running]
     answer = kit.claims.record_and_claim(outcomes, kit.request(3))
     assert set(answer.recorded) == {running[1].id, running[2].id}

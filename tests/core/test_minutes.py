@@ -190,7 +190,7 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
     jobs: CronJobs, db: SQLAlchemy, resident: Start,
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(resident_module, "END_WITHIN", 0.1)
+    monkeypatch.setattr(resident_module, "END_SECONDS", 0.1)
     gate, hanging = threading.Event(), threading.Event()
 
     def hang(*args: object) -> None:

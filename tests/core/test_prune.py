@@ -103,7 +103,7 @@ def test_runs_of_many_steps_go_in_short_transactions(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each deletes few steps, but at least one run; none is left, and none comes twice."""
-    monkeypatch.setattr(pruning, "STEPS", 10)
+    monkeypatch.setattr(pruning, "STEPS_AT_ONCE", 10)
     for steps in (0, 4, 4, 25, 1, *[0] * 10):
         run_id = finished(kit, "succeeded", days=20)
         for number in range(steps):

@@ -256,7 +256,7 @@ def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
             if pid and number == 5:
                 os.kill(os.getpid(), signal.SIGTERM)
             return pid
-        os.fork, processes.RESTART_PAUSE = fork_most, 0.01
+        os.fork, processes.RESTART_SECONDS = fork_most, 0.01
         """,
         "jobs", "work", "--workers", "2",
     )  # fmt: skip

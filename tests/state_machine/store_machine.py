@@ -211,7 +211,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Check that a claim takes no more than it may, and takes something if it can."""
         assert len(claimed) <= request.limit
         for claim in claimed:
-            alone = claim.alone if request.side_by_side else claim.attempt > 1
+            alone = claim.must_run_alone if request.side_by_side else claim.attempt > 1
             if alone or claim.max_attempts == 1 or self.waits_alone(claim, request):
                 assert request.idle
                 assert len(claimed) == 1

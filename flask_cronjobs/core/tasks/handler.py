@@ -19,9 +19,9 @@ from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 
 #: How many characters a concurrency key may have: it is part of an index.
-MAX_KEY = 500
+KEY_CHARACTERS = 500
 #: How many characters a label may have: it is one cell of a list.
-MAX_LABEL = 120
+LABEL_CHARACTERS = 120
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 #: How many unknown arguments an error names, and how many characters of each.
 SHOWN = 60
@@ -178,8 +178,8 @@ class Handler:
             label = self.options.label.format_map(cast("Any", redacted(whole, hidden)))
         except (LookupError, AttributeError, TypeError, ValueError):
             return None
-        clean = strip_credentials(one_line(label[: MAX_LABEL * 4])).strip()
-        return shortened(clean, MAX_LABEL) or None
+        clean = strip_credentials(one_line(label[: LABEL_CHARACTERS * 4])).strip()
+        return shortened(clean, LABEL_CHARACTERS) or None
 
     def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
         """Return *options*, and how long keys are held, as the task says unless they do.
@@ -215,10 +215,10 @@ class Handler:
                 "names, or let it name only what every payload has, as it is stored: a field of a "
                 "dataclass as {item[id]}."
             ) from None
-        if not is_key(key, MAX_KEY):
+        if not is_key(key, KEY_CHARACTERS):
             raise TaskError(
                 f"{its_key} makes a key of {len(key):,} characters from this payload. It must have "
-                f"1 to {MAX_KEY} printable ones: let it name an id or a short code."
+                f"1 to {KEY_CHARACTERS} printable ones: let it name an id or a short code."
             )
         return key
 

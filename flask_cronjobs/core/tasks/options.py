@@ -13,7 +13,7 @@ from ...types import MAX_ID, Catchup, Order, Overlap, Replace, UniqueWhile
 from .retry import Retry, RetryCallable
 
 #: The longest timeout of a task, in seconds (30 days).
-MAX_TIMEOUT = 30 * 86400.0
+MAX_TIMEOUT_SECONDS = 30 * 86400.0
 
 #: Called with a `CurrentRun`; returns the context manager around its handler.
 Around: TypeAlias = Callable[..., AbstractContextManager[object]]
@@ -289,7 +289,8 @@ _KINDS: Mapping[str, Kind] = {
     "priority": whole(-32768, 32767),
     "max_attempts": _ATTEMPTS,
     "timeout": Kind(
-        lambda value: is_number(value, 0, MAX_TIMEOUT) and value > 0, "seconds, at most 30 days"
+        lambda value: is_number(value, 0, MAX_TIMEOUT_SECONDS) and value > 0,
+        "seconds, at most 30 days",
     ),
     "concurrency": _ATTEMPTS,
     "atomic": FLAG,

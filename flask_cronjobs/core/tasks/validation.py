@@ -148,15 +148,15 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
         )
 
 
-def task_options(**given: Any) -> TaskOptions:
+def task_options(**options: Any) -> TaskOptions:
     """Return options as they were given to `CronJobs.task`, in the form that is kept.
 
     :raises TaskError: ``around`` is no hook.
     """
-    given["timeout"] = in_seconds(given.get("timeout"))
-    if (hook := given.get("around")) is not None:
-        given["around"] = as_around(hook)
-    return TaskOptions(**given)
+    options["timeout"] = in_seconds(options.get("timeout"))
+    if (hook := options.get("around")) is not None:
+        options["around"] = as_around(hook)
+    return TaskOptions(**options)
 
 
 def as_around(hook: AroundHook) -> Around:
@@ -195,13 +195,13 @@ def given_by_position(method: M) -> M:
     name = getattr(method, "__name__", "")
 
     @wraps(method)
-    def call(self: object, /, *given: Any, **kwargs: Any) -> Any:
-        if len(given) < 2:
+    def call(self: object, /, *args: Any, **kwargs: Any) -> Any:
+        if len(args) < 2:
             raise TypeError(
                 f"{name}() takes a text and the function by position: {name}('mail:5', send, "
                 "to=…). What is given by name, also func=, is an argument of the function."
             )
-        return method(self, *given, **kwargs)
+        return method(self, *args, **kwargs)
 
     return cast("M", call)
 

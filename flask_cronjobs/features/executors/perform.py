@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ...core.app_state import State, Throttle
 from ...core.claim import release_token
-from ...core.leases import REFUSED_FOR, database_fingerprint, refuse
+from ...core.leases import REFUSED_SECONDS, database_fingerprint, refuse
 from ...core.worker.work_options import WorkOptions
 from ...core.worker.worker import work
 from ...db.connection import Bookkeeping
@@ -100,5 +100,5 @@ def _give_back(state: State, books: Bookkeeping, run_id: int, token: str, worker
     if task is not None:
         logger.warning(
             "The task %s, run %d, was given back, and is due again in %d s. %s",
-            *(task, run_id, REFUSED_FOR, lacks),
+            *(task, run_id, REFUSED_SECONDS, lacks),
         )

@@ -15,13 +15,13 @@ def watch(state: State) -> Pings:
     return Pings(state)
 
 
-def told(state: State, report: TickReport) -> None:
+def report_tick(state: State, report: TickReport) -> None:
     """Ping and alert after a tick has ended."""
     ping(state.settings.ping_url)
     alert(state, report.worker)
 
 
-def lost(state: State, outcomes: Sequence[Outcome]) -> None:
+def report_lost(state: State, outcomes: Sequence[Outcome]) -> None:
     """Ping about runs that ended when their worker was lost."""
     pings = Pings(state)
     for outcome in outcomes:

@@ -60,7 +60,7 @@ def message(app: str, open_findings: Sequence[Finding], before: Collection[str])
 
     The text is cut at the length that webhooks accept.
     """
-    lines = [f"{app}: {finding.told}" for finding in open_findings if finding.id not in before]
+    lines = [f"{app}: {finding.message}" for finding in open_findings if finding.id not in before]
     lines += [
         f"{app}: over: {id_}"
         for id_ in sorted(set(before) - {finding.id for finding in open_findings})

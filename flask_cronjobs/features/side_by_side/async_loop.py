@@ -249,7 +249,7 @@ class AsyncLoop:
         if self._context.keeper_died:
             run.note(ShuttingDown("the worker's keeper has ended"))
         self._deliver_to(run)
-        self._is_alone = claim.alone
+        self._is_alone = claim.must_run_alone
         current.limited = partial(self._within, run)
         run.timer = self._deliver_after(run.timeout, run)
         run.task = self._base.copy().run(loop.create_task, self._perform(run, handler.call))

@@ -95,7 +95,7 @@ class AsyncKinds:
     def _side_by_side(self, held_runs: HeldRuns) -> Wanted:
         """Return a claim of as many async runs as can begin soon."""
         unfinished = held_runs.unfinished
-        if any(claim.alone for claim in unfinished):
+        if any(claim.must_run_alone for claim in unfinished):
             return NOTHING
         counts = Counter(claim.job_type for claim in unfinished)
         full = {name for name in self._limited if counts[name] >= self._limits[name]}

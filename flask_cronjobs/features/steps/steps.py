@@ -521,11 +521,11 @@ class _Step:
 
 def _attempt_steps(run: CurrentRun) -> AttemptSteps:
     """Return the attempt's knowledge of its run's steps; the first step reads it."""
-    if AttemptSteps not in run.kept:
+    if AttemptSteps not in run.feature_objects:
         with run.books_here() as books:
-            attempt_steps = run.kept[AttemptSteps] = steps.read(books, run.id)
+            attempt_steps = run.feature_objects[AttemptSteps] = steps.read(books, run.id)
         run.at_end = (*run.at_end, lambda: _warn(run, attempt_steps))
-    known_steps: AttemptSteps = run.kept[AttemptSteps]
+    known_steps: AttemptSteps = run.feature_objects[AttemptSteps]
     return known_steps
 
 

@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.leases import REFUSED_FOR
+from flask_cronjobs.core.leases import REFUSED_SECONDS
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.models import JobRun
 from tests.features.executors.threads import Threads
@@ -49,7 +49,7 @@ def test_refused_runs_are_due_in_a_minute_and_the_others_of_the_queue_go_on(
     assert sorted(statuses(db)) == ["queued", "queued", "succeeded"]
     for run in db.session.query(JobRun).filter_by(job_type="far"):
         assert run.attempts == 0
-        assert 0 < (run.run_at - ago()).total_seconds() <= REFUSED_FOR
+        assert 0 < (run.run_at - ago()).total_seconds() <= REFUSED_SECONDS
     jobs.tick()
     assert len(executor.sent) == 3, "one of them was handed on before its minute was over"
     executor.app, executor.keep = app, False
