@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.features import parts
+
 POINTS = (
     "after-claim",
     "before-handler",
@@ -25,8 +27,7 @@ POINTS = (
     "before-wait",
     "after-wait",
     "between-signal-and-run",
-    "before-rate",
-    "after-rate",
     "before-send",
     "after-send",
+    *(point for part in parts("kills") for point in part.POINTS),
 )

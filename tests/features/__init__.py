@@ -8,6 +8,11 @@ from types import ModuleType
 
 
 def parts(name: str) -> list[ModuleType]:
-    """Return the modules *name* of those folders that have one."""
+    """Return the modules *name* of those folders that have one.
+
+    So a feature adds to the tests of others, which pass without it: ``statements`` to be rendered,
+    ``plans`` to be explained, ``machines`` for random histories, ``kills`` at failpoints, and what
+    the ``soak`` does.
+    """
     paths = sorted(Path(__file__).parent.glob(f"*/{name}.py"))
     return [import_module(f"{__name__}.{path.parent.name}.{name}") for path in paths]

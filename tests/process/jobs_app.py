@@ -40,6 +40,7 @@ from flask_cronjobs import (
 )
 from flask_cronjobs.core import reclaim
 from flask_cronjobs.types import Outcome
+from tests.features import parts
 
 DATABASE = "JOBS_APP_DATABASE"
 TRACE = "JOBS_APP_TRACE"
@@ -167,12 +168,6 @@ def book(account: str, number: int) -> None:
     if number % 3 == 1 and current_run.attempt == 1:
         raise RuntimeError("as it was asked to")
     say("booked", account=account, number=number)
-
-
-@jobs.task(retry=AGAIN, rate="20/s")
-def rated(number: int) -> None:
-    """Say ``rated``, at a rate."""
-    say("rated", number=number)
 
 
 @jobs.task(retry=AGAIN)
@@ -544,3 +539,7 @@ async def async_take_signals(how: str) -> None:
     """Take over all signals that a worker needs, on the event loop."""
     _take_signals(how)
     say("taken")
+
+
+for part in parts("kills"):
+    part.declare(jobs, say, AGAIN)

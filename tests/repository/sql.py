@@ -1,7 +1,7 @@
 """The statements that are sent most, as each database gets them, laid out to be read.
 
 ``python -m tests.repository.sql`` writes them to ``docs/sql``, one file for each statement and
-database.
+database, and those of a feature to a folder ``sql`` beside its tests.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ STATEMENTS: dict[str, Maker] = {
     "insert-slots": slots.insert_of_slots,
     "open": gate.open_statement,
     "parked-keys": gate.parked_keys,
-    **{name: make for part in parts("statements") for name, make in part.STATEMENTS.items()},
+}
+#: The folders, each with its statements.
+FOLDERS: dict[Path, dict[str, Maker]] = {
+    FOLDER: STATEMENTS,
+    **{Path(str(part.__file__)).with_name("sql"): part.STATEMENTS for part in parts("statements")},
 }
 #: A part of a statement: the words of a clause, or what stands in parentheses.
 Part: TypeAlias = "Word | list[Part]"
@@ -65,12 +69,13 @@ class Word(NamedTuple):
     apart: bool = True
 
 
-def rendered() -> dict[str, str]:
-    """Return each statement as a file has it, by the name of the file."""
+def rendered() -> dict[Path, str]:
+    """Return each statement as a file has it, by the file."""
     return {
-        f"{name}.{d.name}.sql": laid_out(statement)
+        folder / f"{name}.{d.name}.sql": laid_out(statement)
         for d in (POSTGRESQL, SQLITE)
-        for name, make in STATEMENTS.items()
+        for folder, statements in FOLDERS.items()
+        for name, make in statements.items()
         if (statement := sql_of(make(d)))
     }
 
@@ -243,12 +248,12 @@ def _at(parts: list[Part], names: tuple[str, ...], depth: int) -> list[list[Part
 def main() -> None:
     """Write the statements, and delete those that are no more."""
     files = rendered()
-    FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob("*.sql"):
-        if old.name not in files:
+    for folder in FOLDERS:
+        folder.mkdir(exist_ok=True)
+        for old in set(folder.glob("*.sql")) - files.keys():
             old.unlink()
-    for name, statement in files.items():
-        (FOLDER / name).write_text(statement)
+    for path, statement in files.items():
+        path.write_text(statement)
 
 
 if __name__ == "__main__":

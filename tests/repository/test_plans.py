@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,10 @@ from flask_cronjobs.core.leases import (
 )
 from flask_cronjobs.core.outcome import FAILURES_KEPT, write_output
 from flask_cronjobs.core.prune import prune
-from flask_cronjobs.core.tasks.options import Rate
 from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.features.batches.batch_rows import NewBatch, close, hold_open, open_batch
 from flask_cronjobs.features.batches.ending import end_batches
-from flask_cronjobs.features.rates import rates
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.insights.batch_views import find_batch, list_batches
 from flask_cronjobs.insights.checks import seconds_behind
@@ -60,6 +58,7 @@ from flask_cronjobs.insights.schedule_detail import find_definition
 from flask_cronjobs.insights.schedule_views import list_definitions
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim
+from tests.features import parts
 from tests.kit import Kit, outcome, plan, spec
 from tests.plans import (
     LONG_AGO,
@@ -181,23 +180,8 @@ def record_and_claim_all(kit: Kit) -> None:
     hand_on(kit)
     claim_far(kit)
     open_orders(kit)
-    open_starts(kit)
-
-
-def open_starts(kit: Kit) -> None:
-    """Let runs begin at a rate, take their starts, hold a key, and mend."""
-    limits = {"task": Rate(timedelta(seconds=60), burst=2)}
-    claims: tuple[Claim, ...] = ()
-    kit.runs(3, rate_key="key", gate="rate")
-    for number in (2, 0):  # The key has no row at first.
-        assert rates.open_starts(kit.books, limits, kit.request()).opened == number
-        claims = kit.claim(side_by_side=True) or claims
-        rates.spend(kit.books, limits, claims)
-    delayed = outcome(claims[0], "succeeded", delay=30.0, holds_rate=True)
-    rates.record_and_hold(kit.books, delayed, limits["task"])
-    finish(kit, claims[1:])
-    kit.runs(2, rate_key="key", gate="rate")
-    rates.mend(kit.books, ["task"], [])
+    for part in parts("plans"):
+        part.send(kit)
 
 
 def hand_on(kit: Kit) -> None:
@@ -573,40 +557,3 @@ def test_pruning_goes_along_an_index_without_the_members_of_batches(state: State
     assert "ix_job_runs_finished" in shown_plan(state, query, values)
     (index,) = (i for i in RUNS.indexes if i.name == "ix_job_runs_finished")
     assert "batch_id IS NULL" in str(index.dialect_options["sqlite"]["where"])
-
-
-HUNDRED = {"task": Rate(timedelta(seconds=0.6))}
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def rated(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Kit]:
-    """20,000 due runs of one key, 1,000 of another, and many that have ended."""
-    with tables_of(request.param, request, tmp_path_factory.mktemp("rates")) as engine:
-        kit = Kit(engine)
-        waits = {"job_type": "'task'", "run_at": LONG_AGO, "gate": "'rate'"}
-        for key, number in (("a", 20_000), ("b", 1_000)):
-            add(engine, "job_runs", number, **waits, rate_key=f"'{key}'", priority="i % 2")
-        ended = {"job_type": "'task'", "finished_at": LONG_AGO, "status": "'succeeded'"}
-        add(engine, "job_runs", 20_000, **ended, rate_key="'a'")
-        yield kit
-        kit.close()
-
-
-@pytest.mark.parametrize("statistics", [False, True])
-def test_backlog_of_a_rate_costs_a_look_nothing(rated: Kit, statistics: bool) -> None:
-    if statistics:
-        run(rated.engine, "ANALYZE")
-    with sent_by(rated.engine) as sent:
-        assert rates.open_starts(rated.books, HUNDRED, rated.request()).opened == 2
-        claims = rated.claim(side_by_side=True)
-        assert len(claims) == 2
-        assert not rates.spend(rated.books, HUNDRED, claims)
-        assert rates.open_starts(rated.books, HUNDRED, rated.request()).opened == 0
-        rates.mend(rated.books, ["task"], HUNDRED)
-        rated.looks.look_at_queue()
-    costs = {
-        statement: cost(rated.engine, [(statement, args)]) for statement, args in sent.statements
-    }
-    assert {sql: pages for sql, pages in costs.items() if pages > 300} == {}

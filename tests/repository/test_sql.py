@@ -8,7 +8,7 @@ import pytest
 
 from flask_cronjobs.db.dialect import POSTGRESQL, SQLITE, Dialect
 from tests.repository.sql import (
-    FOLDER,
+    FOLDERS,
     STATEMENTS,
     folded,
     laid_out,
@@ -19,6 +19,7 @@ from tests.repository.sql import (
 )
 
 DIALECTS = {d.name: d for d in (POSTGRESQL, SQLITE)}
+ALL = {name: make for statements in FOLDERS.values() for name, make in statements.items()}
 WRITE = "If the change is meant, write them anew: python -m tests.repository.sql"
 
 
@@ -39,9 +40,9 @@ BOUNDS = {
 
 
 def test_statements_are_as_they_are_written_down() -> None:
-    files = {path.name: path.read_text() for path in FOLDER.iterdir()}
+    files = {path: path.read_text() for folder in FOLDERS for path in folder.iterdir()}
     current = rendered()
-    changed = sorted(name for name, sql in current.items() if files.get(name) != sql)
+    changed = sorted(path.name for path, sql in current.items() if files.get(path) != sql)
     assert not changed, WRITE
     assert files.keys() == current.keys(), WRITE
 
@@ -55,9 +56,9 @@ def test_statement_is_small(name: str, database: str) -> None:
 
 
 @pytest.mark.parametrize("d", DIALECTS.values(), ids=DIALECTS)
-@pytest.mark.parametrize("name", STATEMENTS)
+@pytest.mark.parametrize("name", ALL)
 def test_layout_changes_white_space_alone(name: str, d: Dialect) -> None:
-    statement = sql_of(STATEMENTS[name](d))
+    statement = sql_of(ALL[name](d))
     text = laid_out(statement) if statement else ""
     assert [word.text for word in words(text)] == [word.text for word in words(statement)]
 

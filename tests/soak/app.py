@@ -21,6 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from flask_cronjobs import CronJobs, Retry, Snooze, current_run
 from flask_cronjobs.models import JobRun
+from tests.features import parts
 from tests.soak.timeline import append
 
 DATABASE = "SOAK_DATABASE"
@@ -241,24 +242,6 @@ def in_order(key: str) -> Nonce:
         return nonce
 
 
-#: So many attempts of a rate key may begin in this time, in seconds, and so many more at once.
-RATE = (10, 1.0, 3)
-
-
-@jobs.task(retry=AGAIN, rate="10/s", rate_key="soak:{key}", burst=RATE[2])
-def rated(key: str) -> Nonce:
-    """Begin at a rate; at times fail."""
-    run = db.session.get_one(JobRun, current_run.id)
-    # What an executor begins took its slot before.
-    has_slot = run.locked_by == current_run.claim.token and BROKER not in os.environ
-    started = run.started_at.timestamp() if has_slot and run.started_at else None
-    db.session.rollback()
-    with performing(key=f"rate:{key}", started=started) as nonce:
-        if chance().random() < 0.2:
-            raise RuntimeError("as it was asked to")
-        return nonce
-
-
 @jobs.task(retry=AGAIN, concurrency=2)
 def two_at_a_time() -> Nonce:
     """Two of these at a time."""
@@ -325,3 +308,7 @@ def scheduled() -> Nonce:
     """What definitions run."""
     with performing() as nonce:
         return nonce
+
+
+for part in parts("soak"):
+    part.declare()

@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 
 from flask_cronjobs.core.outcome import FAILURES_KEPT
 from flask_cronjobs.types import handed_to
+from tests.features import parts
 from tests.soak import timeline
-from tests.soak.app import BUDGET, LEASE, RATE, ROLLED_BACK, STEPS
+from tests.soak.app import BUDGET, LEASE, ROLLED_BACK, STEPS
 from tests.soak.history import RETENTION, Batch, Handover, History, Run, Said
 from tests.soak.processes import ORPHAN_LIMIT
 from tests.soak.timeline import Fault
@@ -350,24 +351,6 @@ def order_is_kept(history: History) -> Iterator[str]:
         latest[key] = max(line.run, before)
 
 
-def rates_hold(history: History) -> Iterator[str]:
-    """No window of a rate key has more attempts than its length allows, and the burst."""
-    number, seconds, burst = RATE
-    times: dict[str, list[float]] = {}
-    for line in history.said:
-        if line.what == "begun" and line.started is not None and line.key is not None:
-            times.setdefault(line.key, []).append(line.started)
-    for key, starts in times.items():
-        # How long after attempts at the rate alone each began; the most that it was until then.
-        behind = most = float("-inf")
-        for place, at in enumerate(sorted(starts)):
-            behind = at - place * seconds / number
-            most = max(most, behind)
-            # SQLite rounds to milliseconds.
-            if most - behind - 0.001 > (burst - 1) * seconds / number:
-                yield f"the key {key}: attempt {place} began too early, at {at:.3f}"
-
-
 def ticks_end_as_commands_do(history: History) -> Iterator[str]:
     """A tick did its work, could not and said so, or was ended by a signal; none crashed.
 
@@ -468,7 +451,7 @@ CHECKS: tuple[Check, ...] = (
     failures_match_attempts,
     limits_hold,
     order_is_kept,
-    rates_hold,
+    *(check for part in parts("soak") for check in part.CHECKS),
     ticks_end_as_commands_do,
     ticks_end_in_their_time,
     ticks_succeed_when_all_is_calm,

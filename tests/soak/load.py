@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from flask_cronjobs import BatchClosed, CronJobsError
 from flask_cronjobs.errors import KeyConflict
+from tests.features import parts
 from tests.soak.app import LEASE, ROLLED_BACK, Entry, db, jobs
 from tests.soak.history import Watched, moment
 
@@ -32,8 +33,10 @@ KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_
     *("own_row", "snoozing"),
     *4 * ["in_order"],
     *3 * ["in_steps"],
-    *3 * ["rated"],
+    *(kind for part in parts("soak") for kind in part.KINDS),
 ]
+#: The payloads of those of features.
+OF_FEATURES = {name: make for part in parts("soak") for name, make in part.PAYLOADS.items()}
 
 
 class Load(threading.Thread):
@@ -122,6 +125,7 @@ class Load(threading.Thread):
         self._number += 1
         kind = choose.choice(KINDS)
         payloads: dict[str, dict[str, object]] = {
+            **{name: make(choose) for name, make in OF_FEATURES.items()},
             "slow": {"steps": choose.randint(1, 20)},
             "waiting": {"steps": choose.randint(1, 20), "key": f"{self._prefix}-w-{self._number}"},
             "effect": {"key": f"{self._prefix}-own-{self._number}"},
@@ -129,7 +133,6 @@ class Load(threading.Thread):
             "one_at_a_time": {"key": str(choose.randint(1, 3))},
             # Each load has keys of its own: which of two transactions commits first is open.
             "in_order": {"key": f"{self._prefix}-{choose.randint(1, 3)}"},
-            "rated": {"key": str(choose.randint(1, 2))},
             "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
         delay = choose.choice([None, None, None, choose.uniform(0, 2)])

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.soak.app import BUDGET, LEASE, RATE, ROLLED_BACK, STEPS
+from tests.features import parts
+from tests.soak.app import BUDGET, LEASE, ROLLED_BACK, STEPS
 from tests.soak.checker import CHECKS, MARGIN, violations
 from tests.soak.explain import errors, explain
 from tests.soak.history import (
@@ -212,13 +213,6 @@ def in_order(run_id: int, at: float) -> Said:
     return Said("begun", at, run_id, 1, f"{run_id}/1", "order:1", 1)
 
 
-def rated(faster: float) -> list[Said]:
-    """Add attempts of a rate key that are too fast for so long that it shows."""
-    number, seconds, _ = RATE
-    times = (100 + n * seconds / number / faster for n in range(300))
-    return [Said("begun", 6, 200, 1, "", "rate:2", 1, at) for at in times]
-
-
 SECOND = timedelta(seconds=1)
 MARK_IS_PRUNED = both(
     again(2.5), put("pruned_effects", "e", 1), lambda h: h.unpruned_effects.add("e")
@@ -296,13 +290,6 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     },
     "limits_hold": {"two at once": more("said", *said(8, 1, ("step", 3.5)))},
     "order_is_kept": {"turned": more("said", in_order(2, 6.0), in_order(1, 7.0))},
-    "rates_hold": {
-        "too many at once": more(
-            "said",
-            *(Said("begun", 6, n, 1, "", "rate:1", 1, 100 + n / 50) for n in range(5)),
-        ),
-        "a little too many for long": more("said", *rated(1.01)),
-    },
     "ticks_end_as_commands_do": {
         "a crash": more("ticks", Tick(70, 0, 1)),
         "a crash without a watchdog": more("ticks", Tick(-11, 0, 1)),
@@ -322,16 +309,21 @@ CORRUPTIONS: dict[str, dict[str, Change]] = {
     "orphans_end_soon": {"one goes on": put("orphans", 8, 11.0)},
     "nothing_is_left_behind": {"a process": more("left", "the process 9 of the tick 8")},
     "odd_rows_are_reported": {"one is not": lambda h: vars(h.odd[0]).update(handled=False)},
+    **{
+        name: {fault: more("said", *lines) for fault, lines in corrupt.items()}
+        for part in parts("soak")
+        for name, corrupt in part.CORRUPTIONS.items()
+    },
 }
 
 
 LAWFUL: dict[str, Change] = {
     "as it is": lambda history: None,
-    "a rate to the full": more("said", *rated(1)),
     "two of a rate at once": both(
         lambda h: [vars(line).update(key="rate:1") for line in h.said if line.key == "k"],
         more("said", *said(8, 1, ("step", 3.5))),
     ),
+    **{name: more("said", *lines) for part in parts("soak") for name, lines in part.LAWFUL.items()},
     "a handed run begins once": more("handovers", *BEGUN),
     "pruned in time": both(
         *(MARK_IS_PRUNED, pruned(1), pruned(13), batch(0, pruned_at=SLOT + RETENTION))

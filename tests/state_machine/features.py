@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 from sqlalchemy.orm import Session
 
 from flask_cronjobs.core import definitions, gate
-from flask_cronjobs.core.claim import ClaimRequest
 from flask_cronjobs.core.slots import record_slots
-from flask_cronjobs.core.tasks.options import Rate, RunPolicy
+from flask_cronjobs.core.tasks.options import RunPolicy
 from flask_cronjobs.features.batches import batch_rows as batches
 from flask_cronjobs.features.batches.ending import end_batch, end_batches
 from flask_cronjobs.features.once import once_effects
-from flask_cronjobs.features.rates import rates
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.features.steps.step_rows import StepRow
 from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
-from flask_cronjobs.types import Claim, Outcome, stored_time
+from flask_cronjobs.types import Claim
 from tests.kit import spec
-from tests.rates import refuse_too_early
 from tests.state_machine.model import ModelBatch, ModelRun
 from tests.state_machine.store_machine import KEYED, ORDERED, StoreMachine
 
@@ -33,7 +30,6 @@ SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 #: The time limits of the runs of slots, in seconds.
 LONG_AGO = -1e9
-RATE = Rate(timedelta(hours=1), 3)
 #: Of the run of ``then``.
 THEN = RunPolicy(job_type="t", max_attempts=2).policy
 
@@ -376,135 +372,8 @@ class StepMachine(StoreMachine):
                 self.step_clock(90)
 
 
-class RateMachine(StoreMachine):
-    """Runs at a rate. The clock's changes are applied to the rows, an hour at a time."""
-
-    def fill(self) -> None:
-        self.ahead = 0
-        """How many hours from now the key's ``tat`` is."""
-        self.holds_rate = False
-        self.begun: dict[tuple[int, str], datetime] = {}
-        """When the runs that have taken a start were claimed."""
-        self.enqueue_rated(4)
-        super().fill()
-
-    @rule(number=st.integers(1, 3), concurrency=st.sampled_from([None, None, KEYED]))
-    def enqueue_rated(self, number: int, concurrency: str | None = None) -> None:
-        for _ in range(number):
-            self.insert(2, rated=True, concurrency=concurrency)
-
-    @property
-    def free(self) -> int:
-        return max(0, RATE.burst - max(0, self.ahead))
-
-    @property
-    def tat(self) -> datetime | None:
-        rows = self.sql("SELECT tat FROM job_rates")
-        return stored_time(rows[0].tat) if rows else None
-
-    def due_at_rate(self, mark: str) -> list[ModelRun]:
-        """Return the due runs at a rate with this mark, in their order."""
-        gate = "gate = 'rate'" if mark == "waits" else "gate IS NULL"
-        order = f"SELECT id FROM job_runs WHERE {gate} ORDER BY run_at, id"
-        runs = [self.runs[row.id] for row in self.sql(order)]
-        waits = [run for run in runs if run.rate == mark and run.status in ("queued", "failed")]
-        return [run for run in waits if run.due <= 0]
-
-    def let_begin(self) -> list[ModelRun]:
-        """Return the waiting runs that may be claimed: as many as there are starts.
-
-        A run whose concurrency key is busy does not count, and keeps no other from a start.
-        """
-        chosen = []
-        ready = self.due_at_rate("ready")
-        capacity = self.free - sum(map(self.may_begin, ready))
-        for run in self.due_at_rate("waits"):
-            if capacity > 0:
-                chosen.append(run)
-                capacity -= self.may_begin(run)
-        return chosen
-
-    def may_begin(self, run: ModelRun) -> bool:
-        """Whether nothing of its concurrency key comes before it, or is at work."""
-        (id_,) = (id_ for id_, each in self.runs.items() if each is run)
-        return self.model.comes_first(id_) and not self.model.is_busy(run.concurrency)
-
-    @rule()
-    def open_starts(self) -> None:
-        waits, free = bool(self.due_at_rate("waits")), self.free
-        chosen = self.let_begin()
-        answer = rates.open_starts(self.books, {"t": RATE}, ClaimRequest(1, "", ("t",)))
-        assert answer.opened == len(chosen)
-        assert (answer.wait is not None) == (waits and not free)
-        for run in chosen:
-            run.rate = "ready"
-
-    @rule(number=st.integers(1, 4), released=st.booleans())
-    def begin_at_rate(self, number: int, released: bool) -> None:
-        """Take all starts, and perhaps release the runs: their starts stay taken."""
-        self.open_starts()
-        for _ in range(number):
-            for claim in self.claimed(1, idle=True):
-                if released and self.holds(claim):
-                    self.end(claim, "released", 0.0)
-
-    def without_slot(self, claims: Sequence[Claim]) -> Sequence[Claim]:
-        refused = rates.spend(self.books, {"t": RATE}, claims) if claims else {}
-        limited = [claim for claim in claims if self.runs[claim.id].rate is not None]
-        granted = [claim for claim in limited if claim.id not in refused]
-        assert granted == limited[: self.free]
-        for claim in granted:
-            (row,) = self.sql("SELECT started_at FROM job_runs WHERE id = :id", id=claim.id)
-            self.begun[claim.identity] = stored_time(row.started_at)
-            self.ahead = max(0, self.ahead) + 1
-        return [claim for claim in limited if claim not in granted]
-
-    def record(self, outcome: Outcome) -> frozenset[int]:
-        if not self.holds_rate:
-            return super().record(outcome)
-        delayed = outcome._replace(holds_rate=True)
-        return rates.record_and_hold(self.books, delayed, RATE).recorded
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), hours=st.integers(0, 2))
-    def hold_back(self, data: st.DataObject, hours: int) -> None:
-        """Any claim ever made asks to hold the key back; only its run's holder succeeds."""
-        claim = data.draw(st.sampled_from(self.held))
-        is_heard = self.holds(claim) and self.runs[claim.id].rate is not None
-        self.holds_rate = True
-        self.end(claim, "failed", hours * 3600.0)
-        self.holds_rate = False
-        if is_heard:
-            self.ahead = max(self.ahead, hours + RATE.burst - 1)
-
-    @rule(hours=st.integers(1, 3))
-    def time_passes(self, hours: int) -> None:
-        past = hours * RATE.period
-        if (tat := self.tat) is not None:
-            moved = self.books.dialect.instant(tat - past)
-            self.sql(
-                f"UPDATE job_rates SET tat = {self.books.dialect.typed(':tat', 'timestamptz')},"
-                " last_at = NULL",
-                tat=moved,
-            )
-        self.ahead -= hours
-        self.begun = {key: at - past for key, at in self.begun.items()}
-        self.step_clock(hours * 3600)
-
-    @invariant()
-    def the_key_is_the_model(self) -> None:
-        if self.ahead > 0:
-            (row,) = self.sql(f"SELECT {self.books.dialect.now} AS now, tat FROM job_rates")
-            ahead = stored_time(row.tat) - stored_time(row.now)
-            assert timedelta() <= self.ahead * RATE.period - ahead < timedelta(minutes=10)
-
-    @invariant()
-    def no_window_has_too_many(self) -> None:
-        refuse_too_early(sorted(self.begun.values()), RATE.period.total_seconds(), RATE.burst)
-
-
-class MixedMachine(KeyMachine, StepMachine, RateMachine):
-    """Keys, steps, rates and releases of the same runs."""
+class MixedMachine(KeyMachine, StepMachine):
+    """Keys, steps and releases of the same runs, some of which wait for a rate."""
 
     def fill(self) -> None:
         super().fill()
@@ -523,16 +392,3 @@ class MixedMachine(KeyMachine, StepMachine, RateMachine):
         """Enqueue a run with all features, which may replace another."""
         values = {"rate": "waits" if rated else None, "strict": concurrency == ORDERED}
         self.enqueue_any(key, unique_while, replace, concurrency=concurrency, **values)
-
-    @rule(name=st.sampled_from(["s1", "z", "w1"]), replace=st.booleans(), dies=st.booleans())
-    def begin_at_rate_and_pause(self, name: str, replace: bool, dies: bool) -> None:
-        """Take starts, reach a step with them, and enqueue with the keys of the runs."""
-        self.open_starts()
-        for claim in self.claimed(1, idle=True):
-            if name == "s1" and self.holds(claim):
-                self.come_to(claim, name, "step")
-                self.end(claim, "released", 0.0)
-            elif self.holds(claim):
-                self.pause_at(claim, name, 60.0, dies)
-            key = self.runs[claim.id].key or "u"
-            self.enqueue_any(key, "waiting", replace, rate="waits")

@@ -6,25 +6,30 @@ import pytest
 from sqlalchemy import create_engine
 
 from flask_cronjobs.db.create import create_tables
+from tests.features import parts
 from tests.state_machine.features import (
     BatchMachine,
     EffectMachine,
     KeyMachine,
     MixedMachine,
     OrderMachine,
-    RateMachine,
     SlotMachine,
     StepMachine,
 )
 from tests.state_machine.store_machine import StoreMachine, compare
 
-
-class WholeMachine(SlotMachine, OrderMachine, BatchMachine, EffectMachine, MixedMachine):
-    """All rules at once."""
-
-
-#: `MixedMachine` has those of keys, steps and rates, which are by themselves in the slow run.
-FOCUSED = (SlotMachine, OrderMachine, BatchMachine, EffectMachine, RateMachine, MixedMachine)
+#: What features have in a module `machines` of their tests.
+OF_FEATURES = parts("machines")
+#: Keys, steps, and what is mixed with them of the features.
+MIXED = type("MixedMachine", (*(part.MIXED for part in OF_FEATURES), MixedMachine), {})
+#: All rules at once.
+WHOLE = type("WholeMachine", (SlotMachine, OrderMachine, BatchMachine, EffectMachine, MIXED), {})
+#: `MIXED` has those of keys and steps, which are by themselves in the slow run.
+FOCUSED = (
+    *(SlotMachine, OrderMachine, BatchMachine, EffectMachine),
+    *(part.ALONE for part in OF_FEATURES),
+    MIXED,
+)
 ALONE = (KeyMachine, StepMachine)
 
 
@@ -34,7 +39,7 @@ ALONE = (KeyMachine, StepMachine)
         *((rules, 12, 5) for rules in FOCUSED),
         *(
             pytest.param(rules, 150, 80, marks=pytest.mark.slow)
-            for rules in (*FOCUSED, *ALONE, WholeMachine)
+            for rules in (*FOCUSED, *ALONE, WHOLE)
         ),
     ],
 )

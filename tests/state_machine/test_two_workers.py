@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.core import reclaim
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.features.rates import limits
+from tests.features import parts
 from tests.state_machine.store_machine import compare
 from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
 
@@ -17,10 +15,9 @@ from tests.state_machine.two_workers import ATTEMPTS, TwoWorkers
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers send the same statements at any speed."""
-    monkeypatch.setattr(limits, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(limits, "LONGEST_REST", 0.0)
-    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(reclaim, "renewal_window", lambda lease: 0.0)
+    for part in parts("machines"):
+        part.without_pauses(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +29,11 @@ def test_two_workers_do_as_their_model(
 ) -> None:
     retry = Retry(ATTEMPTS, backoff="fixed", base=0, jitter=False)
 
-    @jobs.task(retry=retry, rate="1/hour", burst=2)
-    def limited(version: int) -> None: ...
-
     @jobs.task(retry=retry)
     def plain(version: int) -> None: ...
 
     examples = on_sqlite if state.engine.dialect.name == "sqlite" else on_postgresql
-    tasks = {"limited": limited, "plain": plain}
-    compare(TwoWorkers, examples, state=state, tasks=tasks)
+    tasks, rules = {"plain": plain}, TwoWorkers
+    for part in parts("machines"):
+        tasks, rules = tasks | part.declare(jobs, retry), part.WORKERS
+    compare(rules, examples, state=state, tasks=tasks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -24,7 +24,6 @@ from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.claim import Answer
 from flask_cronjobs.core.leases import renew
 from flask_cronjobs.core.reclaim import reclaim
-from flask_cronjobs.core.tasks.options import Rate
 from flask_cronjobs.core.worker.claims import WorkerClaims
 from flask_cronjobs.core.worker.outcomes import released
 from flask_cronjobs.core.worker.work_options import WorkOptions
@@ -35,23 +34,21 @@ from flask_cronjobs.insights.run_actions import CANCEL, change_runs
 from flask_cronjobs.models.conditions import HOLDS_KEY
 from flask_cronjobs.signals import unheard
 from flask_cronjobs.task import Task
-from flask_cronjobs.types import Claim, Outcome, stored_json, stored_time, time_or_none
+from flask_cronjobs.types import Claim, Outcome, stored_json, stored_time
 from tests.kit import outcome
-from tests.rates import refuse_too_early
 from tests.state_machine.model import LIVE, Model, ModelRun
 from tests.state_machine.store_machine import move_times
 
 T = TypeVar("T")
 HOUR = timedelta(hours=1)
-RATE = Rate(HOUR, 2)
 ATTEMPTS = 3
-#: Times that move when time passes.
-CLOCKED = (("job_runs", "run_at"), ("job_rates", "tat"), ("job_rates", "last_at"))
 #: After how many claims everything must have ended.
 PATIENCE = 60
 #: The identity of a claim: its run and its token.
 Identity = tuple[int, str]
-KINDS = ["failed", "failed", "succeeded", "snoozed", "cancelled"]
+#: A task of the history, and how an attempt ends.
+NAMES = st.runner().flatmap(lambda machine: st.sampled_from(machine.names))
+KINDS = st.runner().flatmap(lambda machine: st.sampled_from(machine.kinds))
 
 
 class Killed(BaseException):
@@ -123,10 +120,18 @@ class ModelWorker:
 
 
 class TwoWorkers(RuleBasedStateMachine):
-    """Histories of two workers, a tick that reclaims runs, and an app that enqueues."""
+    """Histories of two workers, a tick that reclaims runs, and an app that enqueues.
+
+    :ivar names: the tasks; runs of the first are enqueued while a worker acts.
+    :ivar first: the tasks of the runs that are there at first.
+    :ivar kinds: how attempts end.
+    """
 
     state: State
     tasks: dict[str, Task[..., None]]
+    names: tuple[str, ...] = ("plain",)
+    first: tuple[str, ...] = ("plain", "plain", "plain")
+    kinds: tuple[str, ...] = ("failed", "failed", "succeeded", "snoozed", "cancelled")
 
     @initialize()
     def begin_all(self) -> None:
@@ -139,19 +144,18 @@ class TwoWorkers(RuleBasedStateMachine):
         """The outcome of each claim that has one, and the worker that recorded it."""
         self.expired: set[Identity] = set()
         self.claimed_at: dict[Identity, datetime] = {}
-        self.unspent: set[Identity] = set()
-        """The claims at a rate that have not taken a start."""
-        self.begun: dict[Identity, datetime] = {}
-        """When the attempts at a rate that have begun were claimed."""
         self.seen: set[int] = set()
         """The runs whose payloads an attempt has seen."""
         self.ends: Counter[int] = Counter()
         """How often each run has ended."""
-        self.tat: datetime | None = None
         self.number = 0
         self.tick = ModelWorker(self.state, "host:0", self)
         self.workers = [self.new_worker(), self.new_worker()]
-        for name in ("limited", "limited", "limited", "plain"):
+        self.fill()
+
+    def fill(self) -> None:
+        """Make runs for the rules."""
+        for name in self.first:
             self.enqueue(name, keyed=False, unique_while=None, replace=False)
 
     def sql(self, statement: str, **parameters: object) -> list[Row[Any]]:
@@ -167,7 +171,7 @@ class TwoWorkers(RuleBasedStateMachine):
     # What happens
 
     @rule(
-        name=st.sampled_from(["limited", "plain"]),
+        name=NAMES,
         keyed=st.booleans(),
         unique_while=st.sampled_from(["pending", "waiting"]),
         replace=st.booleans(),
@@ -184,7 +188,7 @@ class TwoWorkers(RuleBasedStateMachine):
             payload={"version": version},
             key=options.get("idempotency_key"),
             unique_while=options.get("unique_while", "waiting") if keyed else None,
-            rate="waits" if name == "limited" else None,
+            rate=self.rate_of(name),
         )
         became, holder = self.model.enqueue(new_run, keyed and replace)
         if became == "replaced":
@@ -197,6 +201,10 @@ class TwoWorkers(RuleBasedStateMachine):
             assert id_ not in self.runs
             self.runs[id_] = new_run
         self.look(None)
+
+    def rate_of(self, name: str) -> str | None:
+        """Return the `ModelRun.rate` of a new run of a task."""
+        return None
 
     @rule(
         which=st.integers(0, 1),
@@ -232,27 +240,23 @@ class TwoWorkers(RuleBasedStateMachine):
             worker.begun.add(identity)
             self.seen.add(claim.id)
             assert claim.read() == self.runs[claim.id].payload
-            if claim.job_type == "limited":
-                self.begun[identity] = self.claimed_at[identity]
 
     @precondition(lambda self: any(worker.at_work for worker in self.workers))
-    @rule(data=st.data(), kind=st.sampled_from(KINDS), holds_rate=st.booleans())
-    def end(self, data: st.DataObject, kind: Any, holds_rate: bool) -> None:
+    @rule(data=st.data(), kind=KINDS)
+    def end(self, data: st.DataObject, kind: Any) -> None:
         """A handler ends; its outcome is recorded with others, at the next statement."""
         worker = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
-        self.end_one(worker, data.draw(st.sampled_from(worker.at_work)), kind, holds_rate)
+        self.end_one(worker, data.draw(st.sampled_from(worker.at_work)), kind)
 
-    def end_one(self, worker: ModelWorker, identity: Identity, kind: Any, holds_rate: bool) -> None:
+    def end_one(self, worker: ModelWorker, identity: Identity, kind: Any) -> None:
         claim = worker.held[identity]
         if kind == "failed" and claim.attempt >= claim.max_attempts:
             kind = "dead"
-        holds = holds_rate and kind == "failed" and claim.job_type == "limited"
-        delay = 3600.0 if holds else 0.0
-        worker.outcomes[identity] = outcome(claim, kind, delay=delay, holds_rate=holds)
+        worker.outcomes[identity] = outcome(claim, kind)
 
     @precondition(lambda self: any(worker.at_work for worker in self.workers))
-    @rule(data=st.data(), kind=st.sampled_from(KINDS), holds=st.booleans(), works=st.booleans())
-    def end_late(self, data: st.DataObject, kind: Any, holds: bool, works: bool) -> None:
+    @rule(data=st.data(), kind=KINDS, works=st.booleans())
+    def end_late(self, data: st.DataObject, kind: Any, works: bool) -> None:
         """Handlers of a frozen worker end once a tick, and perhaps the other, has their runs."""
         late = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
         self.freeze_one(late)
@@ -262,7 +266,7 @@ class TwoWorkers(RuleBasedStateMachine):
             self.send(first, None, 2, beside=True)
             self.begin(first, 2)
         for identity in late.at_work:
-            self.end_one(late, identity, kind, holds)
+            self.end_one(late, identity, kind)
         self.send(late, None, 0, beside=False)
 
     @precondition(lambda self: self.holding)
@@ -341,12 +345,12 @@ class TwoWorkers(RuleBasedStateMachine):
     @rule(hours=st.integers(1, 3))
     def time_passes(self, hours: int) -> None:
         """Hours pass; running workers send heartbeats meanwhile."""
-        past = hours * HOUR
-        for table, column in CLOCKED:
-            move_times(self.books, table, column, past.total_seconds())
-        self.tat = self.stored_tat()
-        for times in (self.begun, self.claimed_at):
-            times.update({key: at - past for key, at in times.items()})
+        self.move_times(hours * HOUR)
+
+    def move_times(self, past: timedelta) -> None:
+        """Make all times earlier."""
+        move_times(self.books, "job_runs", "run_at", past.total_seconds())
+        self.claimed_at = {identity: at - past for identity, at in self.claimed_at.items()}
         for run in self.runs.values():
             run.clock_steps(past.total_seconds())
 
@@ -403,7 +407,7 @@ class TwoWorkers(RuleBasedStateMachine):
             self.send(rival, None, 2, beside=True)
             self.begin(rival, 2)
         elif fate == "enqueues":
-            self.enqueue("limited", keyed=True, unique_while=None, replace=True)
+            self.enqueue(self.names[0], keyed=True, unique_while=None, replace=True)
         else:
             self.freeze_one(worker)
             self.take_back()
@@ -428,18 +432,16 @@ class TwoWorkers(RuleBasedStateMachine):
         """Compare the tables with the model, after *by* has acted."""
         rows = {row.id: row for row in self.sql("SELECT * FROM job_runs")}
         assert rows.keys() == self.runs.keys()
-        holds = False
         for id_, row in rows.items():
             run = self.runs[id_]
             if run.token is not None and row.locked_by != run.token:
-                holds |= self.ended(by, id_, run)
+                self.ended(by, id_, run)
             if row.locked_by is not None and row.locked_by != run.token:
                 self.claimed(by, row)
             self.compare(run, row)
-        self.look_at_rate(by, holds, rows.values())
 
-    def ended(self, by: ModelWorker | None, id_: int, run: ModelRun) -> bool:
-        """End the attempt of a run; return whether its rate key is held back."""
+    def ended(self, by: ModelWorker | None, id_: int, run: ModelRun) -> None:
+        """End the attempt of a run."""
         assert run.token is not None
         assert by is not None
         identity = id_, run.token
@@ -457,7 +459,6 @@ class TwoWorkers(RuleBasedStateMachine):
         self.accepted[identity] = kind, by.name
         run.finalize(kind, 0.0 if outcome is None else outcome.delay)
         self.ends[id_] += run.status not in LIVE
-        return outcome is not None and outcome.holds_rate
 
     def claimed(self, by: ModelWorker | None, row: Row[Any]) -> None:
         """Claim a run, which begins it."""
@@ -467,8 +468,6 @@ class TwoWorkers(RuleBasedStateMachine):
         assert identity not in self.claimed_at, "a token was used twice"
         self.runs[row.id].claim(row.locked_by)
         self.claimed_at[identity] = stored_time(row.started_at)
-        if row.rate_key is not None:
-            self.unspent.add(identity)
 
     def compare(self, run: ModelRun, row: Row[Any]) -> None:
         assert (row.status, row.attempts, row.max_attempts, row.snoozes) == (
@@ -479,36 +478,6 @@ class TwoWorkers(RuleBasedStateMachine):
         assert (row.started_at is not None) == (run.claims > 0), "a begun run counts as unbegun"
         assert (row.gate == "rate") <= (run.rate is not None)
         run.rate = run.rate and ("waits" if row.gate == "rate" else "ready")
-
-    def look_at_rate(self, by: ModelWorker | None, holds: bool, rows: Iterable[Row[Any]]) -> None:
-        """Check that the key only moves forward, by starts of claims or an outcome's delay."""
-        before, tat = self.tat, self.stored_tat()
-        self.tat = tat
-        if tat == before:
-            return
-        assert tat is not None
-        assert before is None or tat > before, "a start was given back"
-        current = {(row.id, row.locked_by) for row in rows}
-        starting = {
-            identity for identity in current & self.unspent
-            if by is not None and identity[1].startswith(f"{by.name}:")
-        }  # fmt: skip
-        if holds:
-            return
-        assert starting, "a key was moved by who may not"
-        at = max(self.claimed_at[identity] for identity in starting)
-        most = max(before or at, at) + len(starting) * RATE.period
-        assert tat <= most, "a claim took more than its start"
-        self.unspent -= starting
-
-    def stored_tat(self) -> datetime | None:
-        rows = self.sql("SELECT tat FROM job_rates")
-        return time_or_none(rows[0].tat) if rows else None
-
-    @invariant()
-    def no_interval_has_too_many_attempts(self) -> None:
-        starts = sorted(self.begun.values())
-        refuse_too_early(starts, RATE.period.total_seconds(), RATE.burst)
 
     @invariant()
     def nobody_shares_a_key(self) -> None:
@@ -551,5 +520,4 @@ class TwoWorkers(RuleBasedStateMachine):
             for identity in worker.at_work:
                 worker.outcomes[identity] = outcome(worker.held[identity], "succeeded")
             self.time_passes(1)
-        self.no_interval_has_too_many_attempts()
         assert self.ends == dict.fromkeys(self.runs, 1)

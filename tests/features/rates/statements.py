@@ -1,4 +1,4 @@
-"""The statements of rates, for `docs/sql`."""
+"""The statements of rates that `tests/repository/sql.py` renders."""
 
 from __future__ import annotations
 

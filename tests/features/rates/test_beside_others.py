@@ -1,8 +1,9 @@
-"""Rates beside a locked row, a clock that was ahead, and an executor."""
+"""Rates beside a locked row, a clock that was ahead, an executor, and a run that sleeps."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 
 import psycopg
@@ -10,7 +11,7 @@ import pytest
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select
 
-from flask_cronjobs import CronJobs, RetryLater
+from flask_cronjobs import CronJobs, RetryLater, TickReport
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.db import failpoints
 from flask_cronjobs.models import JobRate
@@ -18,8 +19,9 @@ from flask_cronjobs.testing import travel
 from tests.core.test_clock_ahead import repair
 from tests.core.test_locked_rows import connect
 from tests.features.executors.threads import Threads
+from tests.handlers import Enqueue
 from tests.marks import on_postgresql
-from tests.rows import Rows, ago
+from tests.rows import Rows, ago, the_run
 
 
 @on_postgresql
@@ -76,3 +78,14 @@ def test_runs_are_handed_on_at_their_rate(
     assert sorted(starts) == [0, 1]  # Two workers begin at once.
     tat = db.session.scalars(select(JobRate.tat)).one()
     assert 240 < (tat - ago()).total_seconds() <= 360
+
+
+def test_each_attempt_of_a_run_that_sleeps_takes_a_start_of_its_rate(
+    db: SQLAlchemy, jobs: CronJobs, tick: Callable[[], TickReport], enqueue: Enqueue
+) -> None:
+    enqueue(lambda: jobs.sleep("an hour", timedelta(hours=1)), rate="1/day")
+    assert (tick().released, the_run(db).gate) == (1, "rate")
+    with travel(timedelta(hours=1)):
+        assert tick().attempts == 0
+    with travel(timedelta(days=1)):
+        assert tick().succeeded == 1

@@ -220,17 +220,6 @@ def test_a_run_that_sleeps_leaves_its_concurrency_key_to_others_but_not_its_turn
         assert tick().succeeded == 2 - others
 
 
-def test_each_attempt_of_a_run_that_sleeps_takes_a_start_of_its_rate(
-    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
-) -> None:
-    enqueue(lambda: jobs.sleep("an hour", HOUR), rate="1/day")
-    assert (tick().released, the_run(db).gate) == (1, "rate")
-    with travel(HOUR):
-        assert tick().attempts == 0
-    with travel(timedelta(days=1)):
-        assert tick().succeeded == 1
-
-
 @pytest.mark.parametrize("run", [7, True, 2**63, "no such key", "no\0key", None])
 def test_a_signal_to_no_run_is_refused(context: None, jobs: CronJobs, run: Any) -> None:
     with pytest.raises(NotFound, match=r"there is no run .* [gG]ive .*its id") as error:
