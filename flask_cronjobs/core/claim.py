@@ -4,8 +4,8 @@ Every claim gets a fresh token, and every write about a claimed run names it. On
 gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
 or a worker's name alone would not protect the row.
 
-To record and to claim are two statements, in one transaction: the claim sees what the outcomes have
-freed. PostgreSQL gets both in one round trip.
+Recording and claiming are two statements in one transaction, so the claim sees what the outcomes
+have freed. PostgreSQL gets both in one round trip.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Answer(NamedTuple):
     parked: frozenset[int] = frozenset()
 
     def plus(self, other: Answer) -> Answer:
-        """Return this one with the outcomes that *other* says are recorded, or are not."""
+        """Return this answer with the recorded and unrecorded outcomes of *other* added."""
         return self._replace(
             recorded=self.recorded | other.recorded,
             cancelled=self.cancelled | other.cancelled,
@@ -117,7 +117,7 @@ class Answer(NamedTuple):
         )
 
     def stored(self, outcome: Outcome) -> Outcome:
-        """Return *outcome* as its row has it."""
+        """Return *outcome* as it is stored in its row."""
         return outcome._replace(kind="cancelled") if outcome.id in self.cancelled else outcome
 
 
@@ -130,8 +130,8 @@ def record_and_claim(
 ) -> Answer:
     """Record *outcomes* under their tokens, and claim what *request* asks for.
 
-    Both in one transaction. If the id of an outcome is neither in ``recorded`` nor in ``locked``,
-    its lease was lost.
+    Both happen in one transaction. If the id of an outcome is neither in ``recorded`` nor in
+    ``unrecorded``, its lease was lost.
 
     What the database refuses for now is tried again by `Bookkeeping.call`. Here, outcomes whose
     rows are locked are tried again for a moment.
@@ -187,10 +187,10 @@ def _send(
 def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> bool:
     """Release every run held under *token*, not counting the attempt.
 
-    For a claim whose answer was lost: the database may have committed it.
+    Use this for a claim whose answer was lost, since the database may have committed it.
 
     :param run_id: release this one alone.
-    :returns: False if the row of one is locked, so that it is held still.
+    :returns: False if another transaction has locked a row, so that its run is still held.
     """
     released = [
         Outcome(row.id, token, "released", row.attempts, row.job_type, unbegun=True)
@@ -205,9 +205,9 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
 
 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
-    """Return which of *outcomes* their rows already have.
+    """Return those of *outcomes* that are already stored in their rows.
 
-    For outcomes whose answer was lost: the database may have committed them.
+    Use this for outcomes whose answer was lost, since the database may have committed them.
     """
     looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
     parameters = {"outcomes": json.dumps(looked_for)}
@@ -233,7 +233,7 @@ _CLAIMED_UNDER = text(f"""
 """)
 
 
-# Where the values are in a row, since to look for their names takes too long.
+# The positions of values in a row, since looking up their names takes too long.
 _OF_CLAIM = CLAIMED.index("rank")
 _PLACE = itemgetter(*(CLAIMED.index(name) for name in ("rank", "run_at", "id")))
 _ID = itemgetter(CLAIMED.index("id"))

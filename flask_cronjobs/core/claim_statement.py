@@ -1,4 +1,4 @@
-"""The statement that claims runs, whole, and its conditions, which others share.
+"""The whole statement that claims runs, and its conditions, which other statements share.
 
 Its cost must not grow with the number of waiting runs, whether one busy key has ten thousand of
 them, or there are ten thousand keys, or 300,000 come first that are of other tasks or not due.
@@ -42,12 +42,12 @@ _TOGETHER = f"""
 def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     """Return the statement that claims the first runs that may begin, and parks those that may not.
 
-    1. ``look`` reads the first ready runs, including runs that this claim may not take. It suffices
-       if enough of them may be taken, or if there are no others.
+    1. ``look`` reads the first ready runs, including runs that this claim may not take. If enough
+       of them may be taken, or if there are no others, nothing else is read.
     2. Otherwise ``grp`` steps through each task, queue and priority that has runs, and
        ``of_groups`` reads the next runs of all these groups.
     3. ``held`` locks them. The front is locked in order, and any number of locked rows is skipped.
-       Of the groups, the few runs that come first are locked.
+       Of the groups' runs, only the few that come first are locked.
     4. ``placed`` counts the free shares of each key, and assigns one to each run of the key. Runs
        that are locked have a place, too, since most of them belong to another claim. In strict
        order, only the first run gets a place.
@@ -106,7 +106,7 @@ _MAY_BEGIN = "share <= most"
 
 
 def _held(d: Dialect, mine: str, wanted: str) -> str:
-    """Return the SELECT of the runs that a claim has to itself. On SQLite that is what it found."""
+    """Return the SELECT that locks the runs; SQLite has no row locks, so it locks none there."""
     read = f"SELECT {_READ}, {_TOGETHER} FROM job_runs"
     front = f"SELECT {_RUN}, together FROM look WHERE claimable = 1 AND (SELECT yes FROM enough)"
     if not d.one_writer:
@@ -123,7 +123,7 @@ def _held(d: Dialect, mine: str, wanted: str) -> str:
 def _placed(d: Dialect) -> str:
     """Return the SELECT that numbers the runs of each key, and gives each place its share.
 
-    That is a number above ``most`` if there is none. A run without a key needs none: both are 0.
+    If no share is free, that is a number above ``most``. Without a key, both numbers are 0.
     """
     met = "SELECT *, 1 AS held FROM held"
     if not d.one_writer:
@@ -159,8 +159,8 @@ def _look(d: Dialect) -> str:
 def _take(d: Dialect) -> str:
     """Return the end of a claim, which takes the runs of ``takes``, and parks those of ``parks``.
 
-    SQLite returns a row for each of both. PostgreSQL adds one with the ids of what is parked, and
-    of what others have locked and the next claim is to pass over.
+    SQLite returns a row for each run of both. PostgreSQL returns one for each taken run, and one
+    with the ids of the parked runs, and of the locked runs that the next claim will skip.
     """
     if not d.one_statement:
         return _take_in_one(d)
@@ -208,7 +208,7 @@ def _take_in_one(d: Dialect) -> str:
 
 
 def _groups(d: Dialect) -> str:
-    """Return the SELECT of each task, queue and priority that has runs, from one to the next.
+    """Return the SELECT that steps through each task, queue and priority that has runs.
 
     It begins with a group of each task that comes before all others.
     """
@@ -250,9 +250,9 @@ def _of_groups(d: Dialect, wanted: str) -> str:
 
 
 def _same_id(d: Dialect, run: str, cte: str) -> str:
-    """Return the condition that joins *run* to its row in a *cte*, which has few.
+    """Return the condition that joins *run* to its row in a *cte*, which has few rows.
 
-    PostgreSQL is told to look them up: see `db.statements`.
+    On PostgreSQL it forces a look-up of each run by its id; see `db.statements`.
     """
     looked_up = d.any_of(f"{run}.id", f"SELECT id FROM {cte}")
     return f"{looked_up} AND {run}.id = {cte}.id" if d.one_statement else f"{run}.id = {cte}.id"
@@ -263,7 +263,7 @@ CLAIMABLE = "id, job_type, queue, run_at, attempts, max_attempts"
 
 
 def claimable(d: Dialect) -> str:
-    """Return the conditions of every claim beside those of its partial index."""
+    """Return the conditions of a claimable run that its partial index does not contain."""
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
         f" AND {d.one_of('job_type', 'tasks')} AND {unpaused('job_type', 'task')}"
@@ -272,10 +272,10 @@ def claimable(d: Dialect) -> str:
 
 
 def _not_locked(d: Dialect) -> str:
-    """Return the condition that a run is none of those that the claims before found locked.
+    """Return the condition that earlier claims of this worker did not find the run locked.
 
-    Not to be known from a row: it is locked in the choice, or passed over by the next claim. To
-    lock in the choice all that may be chosen would keep them from other workers.
+    A row does not show that it is locked; only locking it would. Locking all rows that may be
+    chosen would hide them from other workers.
     """
     return "AND NOT id = ANY(CAST(:locked AS bigint[]))" if d.skip_locked else ""
 
@@ -283,7 +283,7 @@ def _not_locked(d: Dialect) -> str:
 def of_queues(d: Dialect) -> str:
     """Return the condition that the queue is not paused, and is one of ``:queues``.
 
-    With ``:but_queues`` that it is none of them.
+    If ``:but_queues`` is true, the queue must be none of them.
     """
     wanted = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
     return f"{wanted} AND {unpaused('queue', 'queue')}"

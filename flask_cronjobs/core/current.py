@@ -45,7 +45,7 @@ class Output:
         self._size = 0
 
     def add(self, text: str) -> None:
-        """Add *text*. Only the last of all is held."""
+        """Add *text*. Of all text, only the end is kept."""
         self._pieces.append(text)
         self._size += len(text)
         if self._size > 4 * MAX_OUTPUT_BYTES:

@@ -1,7 +1,7 @@
 """The features, and what the core asks of them: no module of the core imports one by name.
 
-A feature is a module below `features`, with those functions of this module's names that it needs:
-what a feature does not have is not called. It is imported only if the app uses it.
+A feature is a module below `features`, which defines those of this module's hooks that it needs.
+Hooks that it does not define are skipped. It is imported only if the app uses it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 class Feature(NamedTuple):
     """One feature.
 
-    :ivar name: its module's.
-    :ivar task: returns what of a task uses it, if that is so.
+    :ivar name: the name of its module.
+    :ivar task: returns the option of a task that uses it; false if the task does not.
     :ivar settings: the settings that use it.
-    :ivar is_due: returns whether a tick has something to do for it, by its row, if that says it.
+    :ivar is_due: returns whether the row of a tick says that there is work for it; None: never.
     :ivar watches: the condition of the definitions of whose runs it hears, if it hears of runs.
     :ivar column: the column of a run that says that the run uses it, if one does.
-    :ivar facts: what ``current_run`` can be asked that it knows.
+    :ivar facts: the attributes of ``current_run`` that it provides.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Watcher(Protocol):
         """Hear how an attempt has ended, once that is recorded."""
 
     def close(self, patience: float) -> None:
-        """Bring to an end what is under way, within *patience* seconds."""
+        """Finish the work under way, within *patience* seconds."""
 
 
 class Starts(Protocol):
@@ -81,22 +81,22 @@ class Starts(Protocol):
 
     @property
     def next_at(self) -> float:
-        """When the next may begin of the due runs that wait for it, by `time.monotonic`."""
+        """The time at which the next waiting run may begin, by `time.monotonic`."""
         ...
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Let due runs be claimed that may begin now.
+        """Make due runs claimable that may begin now.
 
         :param promptly: look even if the last look was a moment ago.
-        :param tasks: those of the claim; None for all.
+        :param tasks: the tasks that the claim is for; None for all.
         """
 
     def spend(self, claims: Sequence[Claim]) -> Collection[Claim]:
-        """Take starts for *claims*; return those that got none, and must not begin."""
+        """Use up one start for each of *claims*; return the claims without one, to be released."""
         ...
 
     def record_holding(self, outcomes: Sequence[Outcome]) -> Answer:
-        """Record those of *outcomes* that hold others back."""
+        """Record those of *outcomes* that hold back other runs of their rate key."""
         ...
 
 
@@ -110,7 +110,7 @@ class Beside(Protocol):
         """Begin."""
 
     def end(self) -> None:
-        """End, once the keeper has, or soon."""
+        """End soon; the keeper may have ended already."""
 
 
 class Loop(Protocol):
@@ -121,7 +121,7 @@ class Loop(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, int]:
-        """The tasks, each with how many of its runs at once."""
+        """The number of runs at once, by task."""
         ...
 
     @property
@@ -144,10 +144,10 @@ class Loop(Protocol):
         ...
 
     def admit(self) -> None:
-        """Let runs begin that are in the inbox."""
+        """Begin the runs that are in the inbox."""
 
     def deliver(self) -> None:
-        """Interrupt the handlers for which that was requested."""
+        """Interrupt the handlers whose interruption was requested."""
 
     def look(self, now: float) -> None:
         """Note for each running run the time since which it could have ended."""
@@ -160,7 +160,7 @@ def prepare(state: State) -> None:
 
 
 def watch(state: State) -> tuple[Watcher, ...]:
-    """Return what hears of the runs of a worker that begins."""
+    """Return the watchers of the runs of a worker that begins."""
     return tuple(make(state) for make in _of("watch", _watching()))
 
 
@@ -203,7 +203,7 @@ def fact(name: str, run: CurrentRun) -> Any:
 
 
 def minute(books: Bookkeeping, row: TickRow) -> int:
-    """Do what a tick does for features; return how many runs that made ready."""
+    """Do what a tick does for features; return the number of runs made ready."""
     due_features = [
         feature for feature in FEATURES if feature.is_due is not None and feature.is_due(row)
     ]
@@ -217,7 +217,7 @@ def ended(books: Bookkeeping, batches: Collection[int]) -> int:
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
-    """Let runs begin that features hold back; return when the next may, by `time.monotonic`."""
+    """Release runs that features hold back; return when the next is due, by `time.monotonic`."""
     waits = [next_of(state, books, queues) for next_of in _of("next_start", _used(state))]
     soonest = min((wait for wait in waits if wait is not None), default=float("inf"))
     return time.monotonic() + soonest
@@ -233,19 +233,19 @@ def mend(state: State, books: Bookkeeping) -> None:
 
 
 def old_rows() -> tuple[Kind, ...]:
-    """Return which old rows of features are deleted, whether the app still uses these or not."""
+    """Return the kinds of old rows to delete of all features, also of those no longer used."""
     owners = [feature for feature in FEATURES if feature.column]
     return tuple(kind for kinds in _of("old_rows", owners) for kind in kinds())
 
 
 def report_tick(state: State, report: TickReport) -> None:
-    """Tell others that a tick has ended. Never raises."""
+    """Report the end of a tick, for example to monitors. Never raises."""
     for tell in _of("report_tick", _used(state)):
         tell(state, report)
 
 
 def report_lost(state: State, outcomes: Sequence[Outcome]) -> None:
-    """Tell others of attempts that ended with their worker. Never raises."""
+    """Report attempts whose worker was lost, for example to monitors. Never raises."""
     for tell in _of("report_lost", _watching()):
         tell(state, outcomes)
 

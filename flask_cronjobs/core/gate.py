@@ -54,7 +54,7 @@ def comes_first(run: str, key: str = "") -> str:
     :param key: SQL for its key, if that has another name.
     """
     first = first_of(key or f"{run}.concurrency_key")
-    # CASE, since SQLite would look for the first of each row.
+    # Without CASE, SQLite would search for the first run of every row's key.
     return f"(CASE WHEN {run}.strict THEN {run}.id = {first} ELSE 1 = 1 END)"
 
 
@@ -66,9 +66,10 @@ HELD_FIRST = text(f"""
 
 
 def held_first(books: Bookkeeping, token: str) -> set[int]:
-    """Return which runs claimed under *token* may begin: no earlier one must end before.
+    """Return the runs claimed under *token* that may begin, since they come first in their order.
 
-    An operator may have retried one since the claim, or its transaction have committed.
+    Since the claim, an operator may have retried an earlier run, or the transaction that enqueued
+    one may have committed.
     """
     return {row.id for row in books.rows(HELD_FIRST, {"token": token})}
 
@@ -180,7 +181,7 @@ def _first_of_groups(d: Dialect, of_key: str) -> str:
         FROM job_runs WHERE {of_key} AND job_type = grp.job_type AND queue = grp.queue
         ORDER BY {_ORDER} LIMIT
     """
-    if not d.one_writer:  # Which knows limits for each row.
+    if not d.one_writer:  # PostgreSQL accepts a limit that differs for each row.
         joined = d.join_each("queue", f"{rest} GREATEST(grp.free, 0) {d.skip_locked}")
         return f"SELECT r.id FROM grp {joined}"
     return f"""

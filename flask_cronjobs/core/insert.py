@@ -234,7 +234,7 @@ def _from_row(session: Session, row: Row[Any]) -> JobRun:
 def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     """Return a run as an object of *session*, with *values* for all of its columns.
 
-    Hardly ever by a query, and never one of a replica, which knows it later.
+    It seldom needs a query, which never goes to a replica, since that gets the run later.
     """
     run_id: int = values["id"]
     mapper = class_mapper(JobRun)

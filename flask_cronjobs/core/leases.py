@@ -1,4 +1,4 @@
-"""Renew the leases of held runs, and find those that ran out. Runs handed to an executor."""
+"""Renew the leases of held runs, and find expired ones, also of runs handed to an executor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TAKEN_AT_ONCE = 200
 def renewal_window(lease: float) -> float:
     """Return `RENEWAL_SECONDS`, or less if the *lease* is short, in seconds.
 
-    It is also for how long a worker that has just found the lock held knows that it still has its
+    A worker that has just found the lock held is also certain for this long that it still has its
     runs, although it could not renew their leases.
     """
     return min(RENEWAL_SECONDS, lease / 2)
@@ -76,7 +76,7 @@ def watch(books: Bookkeeping, claims: Iterable[Held]) -> Renewal:
 def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | None) -> bool:
     """Write how far a run has got; return whether it was written.
 
-    It is not if the lease was lost, or if another transaction has locked the row.
+    It is not written if the lease was lost, or if another transaction has locked the row.
 
     :param fraction: from 0 to 1.
     """
@@ -148,7 +148,7 @@ def as_held(claims: Iterable[Held]) -> str:
 
 
 def held_table(d: Dialect) -> str:
-    """Return the runs that a statement about held runs was given, as a table."""
+    """Return SQL for the parameter of a statement about held runs, as a table."""
     return d.table("held", id="bigint", token="text")
 
 
@@ -252,14 +252,14 @@ _IN_BROKERS = text(f"""
 """)
 
 
-#: Seconds after which a run is due again that a worker with older code has refused.
+#: Seconds until a run is due again after a worker with older code has refused it.
 REFUSED_SECONDS = 60
 
 
 def refuse(
     books: Bookkeeping, run_id: int, handed: str, tasks: tuple[str, ...], error: str
 ) -> str | None:
-    """Put a handed run off whose task is none of *tasks*, and note *error*; return its task.
+    """Postpone a handed run if its task is none of *tasks*, and note *error*; return its task.
 
     The run stays handed; it is to be released.
 

@@ -94,7 +94,7 @@ def held(d: Dialect, table: str) -> str:
     """Return CTEs that end in ``held``: the ids of those runs in *given* that can be written now.
 
     A row that another transaction has locked, such as an operator's in psql, must not hold up the
-    others. So PostgreSQL passes over it; the caller finds by `watch` that it is held still.
+    others. So PostgreSQL passes over it; the caller sees in `watch` that its run is still held.
 
     ``IS TRUE`` hides the status from the planner: until a vacuum, the lease index has an entry for
     each run of the past minutes.
@@ -158,13 +158,13 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
 
 
 def _not_renewed(d: Dialect) -> str:
-    """Return the condition that a run which is taken back has not been renewed in between."""
+    """Return the condition that the lease of a run to be reclaimed was not renewed meanwhile."""
     return f"(COALESCE(given.reclaimed, 0) = 0 OR job_runs.locked_until <= {d.clock})"
 
 
 @lru_cache(maxsize=2)
 def failures_statement(d: Dialect) -> TextClause:
-    """Return SQLite's INSERT of what failed, of the rows that `record_statement` writes next."""
+    """Return SQLite's INSERT of the failures among the outcomes that are recorded next."""
     return text(f"""
     WITH {held(d, d.table("outcomes", **OUTCOME_COLUMNS))}
     {_FAILURE}

@@ -48,7 +48,7 @@ class Pipe:
                 left = left[os.write(self._writer, left) :]
 
     def end(self, error: str | None) -> None:
-        """Send that the worker has ended, and what kept it from its work."""
+        """Report that the worker has ended, and the error that kept it from its work."""
         with suppress(OSError):  # The parent may be gone.
             self("end", error)
 
@@ -211,7 +211,7 @@ class _ProcessPool:
             )
 
     def _replace(self) -> None:
-        """Fork workers anew whose time has come."""
+        """Fork the workers that are due to be replaced."""
         if self._stopping:
             self._due.clear()
         for number in [number for number, at in self._due.items() if time.monotonic() >= at]:

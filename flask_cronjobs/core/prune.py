@@ -58,12 +58,12 @@ OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 
 @cache
 def growing() -> tuple[Kind, ...]:
-    """Return those that grow with the work: the page says how far behind they are."""
+    """Return the kinds that grow with the work; the status page says how late their pruning is."""
     return (RUNS, DEAD_RUNS, EFFECTS, *features.old_rows())
 
 
 def past(d: Dialect, kind: Kind) -> str:
-    """Return SQL for: a row of *kind* is older than its retention."""
+    """Return the condition that a row of *kind* is older than its retention."""
     return f"{kind.condition} AND {kind.ended} < {d.later(f'0 - :{kind.age}')}"
 
 
@@ -83,7 +83,7 @@ def oldest(d: Dialect, kind: Kind) -> str:
 def locked_runs(d: Dialect, kind: Kind) -> str:
     """Return `oldest` of runs, locked.
 
-    So that a run that an operator retries at this moment keeps both its row and its failures.
+    Otherwise a run that an operator retries at this moment could lose its failures.
     """
     return oldest(d, kind) + _lock(d)
 
@@ -196,7 +196,7 @@ def _prune_runs(
 def _prune_members(
     books: Bookkeeping, kind: Kind, ids: Sequence[int], settings: Settings, counted: Counted | None
 ) -> Iterator[int]:
-    """Delete the runs of the rows *ids* of *kind* likewise."""
+    """Delete the old runs that refer to the rows *ids* of *kind*; yield as `_prune_runs` does."""
     d = books.dialect
     parameters = {**_parameters(d, settings), "ids": d.many(ids)}
     work = partial(

@@ -166,7 +166,7 @@ class Handler:
     def label_for(self, payload: Mapping[str, object], hidden: Sequence[str]) -> str | None:
         """Return the label of a run with *payload*, safe to show; None if the task has none.
 
-        A label refuses no run: what it cannot be filled in from makes none.
+        A label never prevents a run: if *payload* cannot fill it in, the run has none.
 
         :param payload: as it is stored.
         :param hidden: the names of values that are hidden, as by `redacted`.
