@@ -52,7 +52,7 @@ class CronJobs(OperatorMethods, StepMethods):
         ``True`` allows it. Without it the pages are closed, except in debug mode.
     :param actor: returns the name of the user who acts on the pages, for the log.
     :param session: the app's scoped session, which `enqueue` joins. Give it only if you use
-        SQLAlchemy without an extension. Then "``db.session``" in these texts means it.
+        SQLAlchemy without an extension. In these texts, ``db.session`` then means it.
     :param engine: the engine of the job tables, if you give *session*.
     :param metadata: the metadata of the app's models, so that ``create_all()`` and Alembic see the
         job tables. Flask-SQLAlchemy has its own. Without metadata, ``flask jobs admin init``

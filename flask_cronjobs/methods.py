@@ -329,9 +329,9 @@ class OperatorMethods:
 def _target(
     name: str | Task[..., Any] | None, queue: str | None, task: str | Task[..., Any] | None
 ) -> Target:
-    """Return the target that was given.
+    """Return the target that the caller has given.
 
-    :raises TypeError: none was given, or several.
+    :raises TypeError: the caller has given none, or several.
     """
     from .insights.schedule_actions import only
 

@@ -30,7 +30,7 @@ def prepare(state: State) -> None:
             if not (stream is None or isinstance(stream, _Stream)):
                 setattr(sys, name, _Stream(stream))
         if _handler not in logging.root.handlers:
-            _ = state.app.logger  # Flask adds no handler to it once the root logger has one.
+            _ = state.app.logger  # Once the root logger has a handler, Flask adds none to it.
             logging.root.addHandler(_handler)
 
 
@@ -42,7 +42,7 @@ class _Stream:
 
     def write(self, text: str) -> int:
         run = running()
-        # The root logger's handler captures log records; other handlers print them here as well.
+        # `_Handler` captures log records, so leave out what other handlers print here.
         frame = currentframe()
         caller = frame and frame.f_back
         is_log = caller is not None and caller.f_globals.get("__name__") == "logging"

@@ -337,7 +337,7 @@ def _slot_of(row: DefinitionRow, at: datetime | None) -> datetime:
 
 
 def _insert_slot(state: State, row: DefinitionRow, moment: datetime) -> RecordedSlot:
-    """Insert the row of a definition's slot, without moving past the slots before it.
+    """Insert the row of a definition's slot, but leave the slots before it due.
 
     :raises StateConflict: the slot has a row already.
     """

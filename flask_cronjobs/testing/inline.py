@@ -130,7 +130,7 @@ def inline_worker(
     No keeper renews its leases, so they never end while it works.
     """
     if isinstance(state.database, Connection):
-        state.db.session().commit()  # Its savepoint must end before others begin.
+        state.db.session().commit()  # The test's savepoint must end before others begin.
     leases = Leases(float("inf"))
     with _timer_kept(), HandlerInterrupter(leases) as interrupter:
         watchdog = Watchdog(state.settings.lease, enabled=False)

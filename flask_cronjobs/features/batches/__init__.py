@@ -19,7 +19,7 @@ def minute(books: Bookkeeping) -> int:
 
 
 def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
-    """End the batches among *ids* that can be ended, or all such batches; return as `minute`."""
+    """End those of *ids* that can be ended, or all such batches without *ids*; see `minute`."""
     from .ending import end_batches
 
     return end_batches(books, ids)

@@ -99,7 +99,7 @@ class Batch:
             warn_at_end(self._warn_if_open)
 
     def _warn_if_open(self) -> None:
-        """Warn if what was enqueued in the block is committed: nothing follows it."""
+        """Warn if runs of the block are committed, since the batch's ``then`` will not run."""
         with suppress(CronJobsError), self._state.bookkeeping() as books:
             if is_open(books, self._id):
                 warn(

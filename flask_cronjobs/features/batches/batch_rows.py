@@ -6,12 +6,12 @@ workers would wait for its row. Each of these transactions locks the row until i
 no run can join an ended batch:
 
 =====================================  =========================================================
-the transaction                        lock
+the transaction                        if another transaction has locked the row
 =====================================  =========================================================
-adds runs, closes it                   waits for others that do so
-closes it as an operator               unless another has a lock: then it refuses
-ends it (`ending.end_batch`)           unless another has a lock: then a later check ends it
-retries runs of it (`hold_batches`)    unless another has a lock: then these runs are left
+adds runs, closes it                   it waits
+closes it as an operator               it refuses
+ends it (`ending.end_batch`)           it gives up, and a later check ends the batch
+retries runs of it (`hold_batches`)    it leaves these runs unchanged
 =====================================  =========================================================
 """
 
@@ -154,7 +154,7 @@ def members_of(execute: Execute, d: Dialect, ids: Iterable[int]) -> dict[int, Co
 
 
 def numbers_of(members: Counter[str]) -> dict[str, int]:
-    """Return the counts in a batch's row: of all members, and of each way to end."""
+    """Return the counts for a batch's row: of all members, and by outcome."""
     return {"total": members.total(), **{name: members[name] for name in TERMINAL}}
 
 

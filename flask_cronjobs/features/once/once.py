@@ -54,7 +54,7 @@ OWN_LOCK_SECONDS = 0.1
 _inside: ContextVar[frozenset[tuple[Flask, str]]] = ContextVar(
     "flask_cronjobs.features.once.once", default=frozenset()
 )
-#: The tokens and keys for which a thread of a run is inside `once`, and an object for that call.
+#: The calls of `once` that are in progress in runs: an object for each, by token and key.
 _doing: dict[tuple[str, str], object] = {}
 
 

@@ -1,4 +1,4 @@
-"""Runs of a task, or of each key of it, that begin at most so often."""
+"""Rate limits: how many runs of a task or a rate key may begin in a period."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
-    """Let runs begin whose rates allow it; return the seconds until the next, if any."""
+    """Let runs begin whose rates allow it; return the seconds until the next start, if any."""
     request = ClaimRequest(1, "", tuple(state.registry.tasks), tuple(queues))
     return rates.open_starts(books, state.registry.rates, request).wait
 
@@ -24,12 +24,12 @@ def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float
 def starts(
     state: State, books: Bookkeeping, request: ClaimRequest, own: Mapping[str, Rate] | None
 ) -> RateLimits:
-    """Return what opens and takes the starts of a worker's claims."""
+    """Return the rate limits of the runs that a worker claims."""
     from .limits import RateLimits
 
     return RateLimits(books, state.registry.rates if own is None else own, request)
 
 
 def mend(state: State, books: Bookkeeping) -> None:
-    """Let runs begin whose task has no rate any more, and forget keys that nothing uses."""
+    """Let runs begin whose task no longer has a rate, and delete the rows of unused keys."""
     rates.mend(books, state.registry.tasks, state.registry.rates)

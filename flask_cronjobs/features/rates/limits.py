@@ -14,7 +14,7 @@ from ...types import Claim, Outcome
 from . import rates
 from .rates import BEFORE_ALL
 
-#: How often a busy worker looks for turns and starts, in seconds.
+#: Seconds between two checks of a busy worker for free starts.
 LOOK_EVERY = 0.05
 #: Most seconds for which a worker skips runs of a key whose row is locked.
 LONGEST_REST = 1.0
@@ -26,9 +26,9 @@ class RateLimits:
     An app without rates sends no statement for them.
 
     :param by_task: the tasks that have a rate.
-    :param request: the tasks and queues of the worker. A run that was handed to it took its start
-        before.
-    :ivar next_at: when the next start comes for which a due run waits, by `time.monotonic`.
+    :param request: the tasks and queues of the worker. If it claims runs that were handed over,
+        they have taken their starts already.
+    :ivar next_at: the time of the next start for which a due run waits, by `time.monotonic`.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class RateLimits:
         self._look_at = 0.0
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Let due runs be claimed that have a start now.
+        """Let due runs be claimed whose rates have a free start.
 
-        :param promptly: look even if the last look was a moment ago, so that the worker finds what
-            has just come.
-        :param tasks: those of the claim; None for all.
-        :raises DatabaseTrouble: it is not known which.
+        :param promptly: check even if the last check was a moment ago, so that the worker finds
+            runs that have just been enqueued.
+        :param tasks: the tasks of the claim; None for all.
+        :raises DatabaseTrouble: it is unknown which runs may be claimed.
         """
         now = time.monotonic()
         if not self._begun or (not promptly and now < self._look_at):
@@ -67,11 +67,11 @@ class RateLimits:
         self.next_at = min(ended + wait, *rests, float("inf"))
 
     def spend(self, claims: Sequence[Claim]) -> list[Claim]:
-        """Take starts for *claims*; return those that got none, and must not begin.
+        """Take starts for *claims*; return the claims that got none, and must not begin.
 
-        :raises DatabaseTrouble: none of them may begin.
+        :raises DatabaseTrouble: none of the claims may begin.
         """
-        if not self._begun:  # Most apps: they pay nothing for each run.
+        if not self._begun:  # Most apps have no rates, and pay nothing for each run.
             return []
         limited = [claim for claim in claims if claim.job_type in self._begun]
         if not limited:
@@ -84,7 +84,7 @@ class RateLimits:
         return [claim for claim in limited if claim.id in refused]
 
     def _note_refused(self, keys: Collection[str]) -> None:
-        """Let *keys* rest that gave no start, longer each time; and forget old refusals."""
+        """Skip *keys*, which gave no start, for longer each time, and forget old refusals."""
         now = time.monotonic()
         self._refusals = {
             key: each for key, each in self._refusals.items() if now < each.until + LONGEST_REST
@@ -98,7 +98,7 @@ class RateLimits:
     def record_holding(self, outcomes: Sequence[Outcome]) -> Answer:
         """Record those of *outcomes* that hold their rate keys back.
 
-        :raises DatabaseTrouble: it is not known which are recorded.
+        :raises DatabaseTrouble: it is unknown which are recorded.
         """
         answer = Answer()
         for outcome in outcomes if self._by_task else ():
@@ -109,10 +109,10 @@ class RateLimits:
 
 
 class _Refusal(NamedTuple):
-    """A key that gave no start although one looked free, since its row was locked or changed.
+    """A key that gave no start although one seemed free, since its row was locked or had changed.
 
-    :ivar until: when it is tried again with one run, by `time.monotonic`.
-    :ivar rest: the length of this pause, in seconds.
+    :ivar until: the time at which it is tried again with one run, by `time.monotonic`.
+    :ivar rest: the seconds for which it is skipped.
     """
 
     until: float

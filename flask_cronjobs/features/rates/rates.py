@@ -1,14 +1,14 @@
 """Rate limits: which runs may be claimed now, and the starts that their attempts take.
 
-The gate of a run that waits for its rate is ``rate``, so that no index of the claims has it. Three
-steps let it begin:
+The gate of a run that waits for its rate is ``rate``, which keeps it out of the indexes that claims
+read. Three steps let it begin:
 
 1. `open_starts` opens the gate of the first due runs of each key, as many as there are free starts.
-2. Any worker claims them like other runs, or parks them if their concurrency key is full: then they
+2. Any worker claims them like other runs. If their concurrency key is full, it parks them, and they
    wait at the gate of that key; see `core.gate`.
-3. `spend` takes the starts, by the times of the claims, if the key's row has not changed since it
-   was read. Only this step decides: a worker that gets no start releases the run, which waits for
-   its rate again.
+3. `spend` takes a start for the time of each claim, if the key's row has not changed since it was
+   read. Only this step decides: a worker that gets no start releases the run, which waits for its
+   rate again.
 
 So whichever process dies in between, no attempt begins without a start. At worst, a start is lost.
 """
@@ -34,16 +34,17 @@ from ...db.dialect import Dialect
 from ...models.conditions import RATE_READY, RATE_WAITS
 from ...types import Claim, Outcome, stored_time, time_or_none
 
-#: How many groups one statement reads: the runs of a key that have one task, queue and priority.
+#: Most groups that one statement reads. A group is the runs of a key with the same task, queue and
+#: priority.
 GROUPS_READ = 500
-#: How many such statements one look sends at most.
+#: Most such statements that one check sends.
 _READS_A_LOOK = 20
-#: How many runs one look makes ready of each group, and how many it reads beyond them: some wait
-#: for their concurrency keys.
+#: Most runs of each group that one check lets be claimed, and how many more it reads, since some
+#: wait for their concurrency keys.
 _READY = 400
 _BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
-#: A group, by the values of its columns.
+#: A group, as the values of its columns.
 Group: TypeAlias = Mapping[str, Any]
 BEFORE_ALL: Group = {"rate_key": "", "job_type": "", "queue": "", "priority": -(2**31)}
 
@@ -73,10 +74,10 @@ def open_starts(
     It steps from group to group, however many runs wait. Checking does not need SQLite's write
     lock.
 
-    :param rates: the rate of each task to check. None stands for a task that has no rate any more.
+    :param rates: the rate of each task to check; None if a task no longer has a rate.
     :param request: the tasks and queues of the claim that follows.
     :param after: the place where the last check ended. A check reads at most ten thousand groups.
-    :param most: the most runs to let of single keys.
+    :param most: the most runs to let be claimed of some keys.
     """
     d, opened, waits = books.dialect, 0, list[float]()
     rated = d.array(tuple(each for each in rates if rates[each]))
@@ -107,12 +108,12 @@ def open_starts(
 def _open(
     books: Bookkeeping, given: Mapping[str, object], free: list[dict[str, Any]]
 ) -> tuple[int, bool]:
-    """Open the gate of the first runs of the groups *free*; return of how many.
+    """Open the gate of the first runs of the groups *free*.
 
-    Runs that their concurrency keys hold back do not count. So where more runs are let than there
-    are starts, it looks on behind them.
+    Runs that their concurrency keys hold back do not use up a start. So if more runs of a key were
+    opened than it has starts, the search continues after them.
 
-    :returns: with it, whether nothing is left to look for.
+    :returns: the number of runs, and whether the search has come to its end.
     """
     opened, free = 0, [group for group in free if group["free"]]
     for _ in range(_READS_A_LOOK):
@@ -129,7 +130,7 @@ def _open(
 
 @lru_cache(maxsize=2)
 def _groups(d: Dialect) -> TextClause:
-    """Return the query for the groups of waiting runs, from one to the next."""
+    """Return the query that steps from one group of waiting runs to the next."""
     columns = ", ".join(_GROUP)
     # SQLite searches an index by the first column only if both sides are plain columns.
     at = "hop.rate_key || '', hop.job_type || '', hop.queue || '', hop.priority"
@@ -151,14 +152,14 @@ def _groups(d: Dialect) -> TextClause:
 
 
 def _first_after(group: str) -> str:
-    """Return the SELECT of the first run of the group that follows *group* (SQL), at one step."""
-    # With ">", SQLite would read the whole old group.
+    """Return the SELECT of the first run of the next group after *group*, which is SQL."""
+    # With ">", SQLite would read the whole previous group.
     is_after = f"({', '.join(_GROUP)}) >= ({group} + 1)"
     return f"SELECT id FROM job_runs WHERE {RATE_WAITS} AND {is_after} ORDER BY {_ORDER} LIMIT 1"
 
 
 _ORDER = f"{', '.join(_GROUP)}, run_at, id"
-#: The columns of a key's row. There is no join, which PostgreSQL would plan in several ways.
+#: The columns of a key's row, without a join, since PostgreSQL would not always plan it alike.
 _OF_KEY = ", ".join(
     f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
     for name in ("tat", "period", "last_at")
@@ -169,10 +170,10 @@ _OF_KEY = ", ".join(
 def _open_gate(d: Dialect) -> TextClause:
     """Return the UPDATE that opens the gate of the first due runs of some groups.
 
-    1. ``ready`` is how many runs of each key may be claimed already, of the first of them.
-    2. ``due`` are the first of each group, but for those that others have locked: they are locked
-       first, and then counted. One that its concurrency key holds back does not count: a claim
-       parks it, and the others do not wait for that.
+    1. ``ready`` counts the runs of each key that may be claimed already, among its first ones.
+    2. ``due`` locks the first runs of each group, and skips those that others have locked.
+    3. ``chosen`` takes as many of them as the key has starts left. A run that its concurrency key
+       holds back is taken, too, but not counted: a claim will park it.
     """
     columns = dict.fromkeys(_GROUP[:3], "text")
     same = " AND ".join(f"{name} = given.{name}" for name in _GROUP)
@@ -212,7 +213,7 @@ def _open_gate(d: Dialect) -> TextClause:
 def _number_ready(d: Dialect) -> str:
     """Return SQL for the number of runs of ``keys.rate_key`` that may be claimed already.
 
-    The order keeps PostgreSQL from reading the index of all that is ready.
+    The order keeps PostgreSQL from reading the index of all ready runs.
     """
     return f"""
         SELECT count(*) FROM (
@@ -232,10 +233,10 @@ _MAY_BEGIN = f"""
 
 
 def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]) -> dict[int, str]:
-    """Take starts for *claims*, which have one token, by the times when they were claimed.
+    """Take starts for *claims*, which have the same token, at the times of the claims.
 
-    A start that was taken is never given back. A key that another worker changes at the same time,
-    or whose row is locked, gives none.
+    A start that was taken is never given back. A key gives no start if another worker changes its
+    row at the same time, or has locked it.
 
     :returns: the runs that may not begin, each with its rate key.
     :raises DatabaseTrouble: it is unknown which starts are taken.
@@ -245,7 +246,7 @@ def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]
 
 
 class _Move(NamedTuple):
-    """The change of a key from one ``tat`` to another by attempts, the last of which began *at*."""
+    """The change of a key's ``tat`` by attempts, the last of which began *at*."""
 
     before: datetime | None
     after: datetime
@@ -279,12 +280,12 @@ def _spend(
 
 
 def _own(rate: Rate, row: Row[Any]) -> datetime | None:
-    """Return the ``tat`` of a key, by the columns of `_OF_KEY`, as it is at *rate*."""
+    """Return the ``tat`` of a key at *rate*, from a *row* with the columns of `_OF_KEY`."""
     return rate.own(time_or_none(row.tat), row.period, time_or_none(row.last_at))
 
 
 def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set[str]:
-    """Move keys from one ``tat`` to another; return those that stood there, and are not locked."""
+    """Change the ``tat`` of keys; return those whose row had the old one, and was not locked."""
     columns = {
         **dict.fromkeys(("tat", "last_at"), "timestamptz"),
         "period": "double precision",
@@ -321,10 +322,10 @@ def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set
 
 
 def record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
-    """Record *outcome*, and let no run of its rate key begin for its delay.
+    """Record *outcome*, and let no run of its rate key begin until its delay is over.
 
-    Both happen or neither: an outcome whose lease was lost holds no key back. If the key's row is
-    locked, the outcome counts as one whose own row is locked.
+    Either both happen or neither: an outcome whose lease was lost holds no key back. If the key's
+    row is locked, the outcome is not recorded, as if its own row were locked.
 
     :raises DatabaseTrouble: it is unknown whether it was recorded.
     """
@@ -348,7 +349,7 @@ def _record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer
 
 
 def _hold(d: Dialect) -> str:
-    """Return the statement that holds the key of a run back, if it is not held for longer."""
+    """Return the statement that holds a run's key back, unless it is held back for longer."""
     columns = ("tat", "last_at", "period", "burst")
     return f"""
         INSERT INTO job_rates (key, {", ".join(columns)})
@@ -365,21 +366,22 @@ KEPT = 86_400
 
 
 def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> None:
-    """Let runs begin whose task has no rate any more, and forget keys that nothing uses.
+    """Let runs begin whose task no longer has a rate, and delete the rows of unused keys.
 
-    :param tasks: the tasks that the code has; and those with a rate.
+    :param tasks: the tasks that the code declares.
+    :param rates: those of them that have a rate.
     """
     d, without = books.dialect, dict.fromkeys(each for each in tasks if each not in rates)
     request, found = ClaimRequest(1, "", tuple(without)), Starts(opened=1)
     for _ in range(_MENDED):
         if found.opened or found.after != BEFORE_ALL:
             found = open_starts(books, without, request, found.after)
-    # The row is locked, so that no worker takes a start of it at the same time.
+    # This locks the row, so that no worker takes a start from it at the same time.
     old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat"
     locked = d.skip_locked.replace("NO KEY ", "")
     unused = d.any_of("id", f"{old} LIMIT {GROUPS_READ} {locked}")
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))
 
 
-#: How often `mend` looks at most: of one group, that is for 40,000 runs.
+#: Most checks of one `mend`, which let 40,000 runs of a group be claimed.
 _MENDED = 100

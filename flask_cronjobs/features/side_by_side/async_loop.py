@@ -37,7 +37,7 @@ from .kinds import AsyncKinds
 BLOCKED_SECONDS = 1.0
 #: Seconds that the remaining handlers may take to end when the worker is ended by force.
 UNWIND_SECONDS = 1.0
-#: Every step is called by a frame of this code, which is a new one for each.
+#: asyncio calls every step of a task in a new frame of this code.
 _STEP: CodeType = events.Handle._run.__code__  # pyright: ignore[reportPrivateUsage]
 _LOOPS = ("asyncio", "selectors", "concurrent.futures", "uvloop")
 
@@ -47,7 +47,7 @@ _dropped: set[asyncio.Task[Any]] = set()
 
 
 class AsyncLoop:
-    """Performs async runs, for the runner. It belongs to its thread but for some methods.
+    """Performs async runs, for the runner. It belongs to its thread, except for some methods.
 
     :param tasks: the async tasks, each with the number of its runs that may run at once.
     """
@@ -245,7 +245,7 @@ class AsyncLoop:
             self._context.mailbox.put(self._context.outcome(claim, error, 0.0))
             return
         run = self._runs[claim.identity] = AsyncRun(claim, current, handler.timeout)
-        # After `_runs` is written: the keeper sets one and looks at the other.
+        # Check this after writing `_runs`, since the keeper sets it and then reads `_runs`.
         if self._context.keeper_died:
             run.note(ShuttingDown("the worker's keeper has ended"))
         self._deliver_to(run)
@@ -310,7 +310,7 @@ class AsyncLoop:
 
         A task that awaits the raising task receives the exception, too.
 
-        :raises BaseException: it comes from the keyboard for the second time.
+        :raises BaseException: it is the second Ctrl-C.
         """
         if isinstance(error, KeyboardInterrupt) and self._context.keyboard:
             if self._context.interrupted is not None:

@@ -109,7 +109,7 @@ class AsyncKinds:
         return Wanted(max(0, min([room, *of_limited])), tasks, True)
 
     def _ahead(self) -> int:
-        """Return how many runs to claim that begin when others end."""
+        """Return how many runs to claim in advance, which begin when others end."""
         mean = self._async_prefetch.mean
         if mean is None or mean > LONG_SECONDS:
             return 0

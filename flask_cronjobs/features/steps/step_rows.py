@@ -32,10 +32,10 @@ WAITS = {"sleep": "sleeps", "wait": "waits for a signal"}
 
 
 class StepRow(NamedTuple):
-    """A row of ``job_steps`` that an attempt has found or makes.
+    """A row of ``job_steps`` that existed before an attempt, or that the attempt inserts.
 
     :ivar result: the value of the column.
-    :ivar finished: whether the attempt passes the step.
+    :ivar finished: whether the step has ended.
     :ivar due_at: the time until which the run waits at the step, as the database returned it.
     """
 
@@ -57,7 +57,7 @@ class StepRow(NamedTuple):
 
 @dataclass
 class AttemptSteps:
-    """The knowledge of an attempt about its run's durable steps.
+    """The durable steps of a run, as the current attempt knows them.
 
     :ivar rows: the existing rows, by the step's name.
     :ivar lines: the line at which the handler reached each step, by the step's name.

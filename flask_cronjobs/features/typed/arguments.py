@@ -51,7 +51,7 @@ class TypedArguments(Arguments):
 
     @cached_property
     def are_decoded(self) -> bool:
-        """Whether a stored payload may be something else than the arguments of the call."""
+        """Whether a stored payload may differ from the arguments of the call."""
         return self.upgrade is not None or any(codec.decode for codec in self.schema.values())
 
     def decode(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> dict[str, object]:
@@ -74,7 +74,7 @@ class TypedArguments(Arguments):
 
     @cached_property
     def schema(self) -> dict[str, Codec]:
-        """The codecs, ``**`` for further names; empty if all is stored as it is."""
+        """The codec of each argument, and of other names as ``**``; empty if none converts."""
         codecs: dict[str, Codec] = {}
         for name, parameter in self.parameters.items():
             codec = ANY

@@ -23,7 +23,7 @@ from ...text.redaction import shown_path
 from ...types import JSON
 
 _NOTHING = object()
-#: How often a value may be tried since unions contain unions, and to which depth that is looked at.
+#: Most tries of a value by nested unions, and the depth to which they are counted.
 _MOST_TRIES, _LEVELS = 100, 80
 
 
@@ -172,7 +172,7 @@ def _of_class(hint: Any) -> Codec:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint)
     if hasattr(cast("Any", hint), "__mapper__"):
-        return _unknown(hint.__name__)  # A row is refused, also if its class is a dataclass.
+        return _unknown(hint.__name__)  # A row is refused, even if its class is a dataclass.
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = [field.name for field in dataclasses.fields(hint) if field.init]
         parameters = inspect.signature(hint).parameters
@@ -315,7 +315,7 @@ def _refusing(name: str, expected: str) -> Codec:
 
 
 def _tries_too_often(schema: Any) -> bool:
-    """Return whether unions in pydantic's *schema* have a value tried over `_MOST_TRIES` times.
+    """Return whether unions in pydantic's *schema* may try a value over `_MOST_TRIES` times.
 
     Each member of a union is tried for each value. If members contain unions again, this is so at
     each level: two members that contain their own union are tried 2 to the power of the depth.
