@@ -262,7 +262,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         hint = f"Did you mean {PREFIX}{close[0]}? " if close else ""
         raise ConfigError(
             f"{key} is not a setting of Flask-CronJobs. {hint}"
-            f"There are: {', '.join(settings_by_key)}."
+            f"The settings are: {', '.join(settings_by_key)}."
         )
     return Settings(
         **{

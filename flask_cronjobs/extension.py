@@ -464,8 +464,8 @@ def _refuse_translation(engine: Engine) -> None:
     if schemas.get(None):
         raise SetupError(
             f"The engine's schema_translate_map puts tables without a schema into {schemas[None]!r}"
-            ", but not those that SQL names as text. To keep all tables there, set "
-            f"connect_args={{'options': '-csearch_path={schemas[None]}'}} instead."
+            ", but has no effect on textual SQL, which Flask-CronJobs uses. To keep all tables "
+            f"there, set connect_args={{'options': '-csearch_path={schemas[None]}'}} instead."
         )
 
 
@@ -479,6 +479,6 @@ def _check_names(app: Flask, db: Database) -> None:
         )
     for name in filter(None, map(table_of_its_own, db.metadata)):
         raise SetupError(
-            f"The app has a table {name!r} of its own, which Flask-CronJobs keeps its rows in. "
-            "Rename it: give the class another __tablename__, and make a migration."
+            f"The app has a table {name!r} of its own, but Flask-CronJobs needs that name for its "
+            "own rows. Rename it: give the class another __tablename__, and make a migration."
         )

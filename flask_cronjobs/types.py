@@ -235,7 +235,7 @@ def stored_time(value: Any) -> datetime:
         try:
             return datetime.fromtimestamp(value, timezone.utc)
         except (OverflowError, OSError):  # Infinity raises the first.
-            raise ValueError(f"{value:g} s since 1970 is outside of Python's times") from None
+            raise ValueError(f"{value:g} s since 1970 is outside of datetime's range") from None
     moment: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
     if moment.year <= MINYEAR:
         raise ValueError(f"{moment} is too long ago")

@@ -44,15 +44,15 @@ def _print(findings: Sequence[Finding]) -> None:
 def init(force: bool) -> Answer:
     """Create missing job tables, and set up the database for them.
 
-    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. In an app with
-    migrations, let those create the tables instead.
+    It sets SQLite to WAL mode, and tells PostgreSQL when to vacuum job_runs. If the app uses
+    migrations, let them create the tables instead.
     """
     engine = state_of().engine
     refuse_shared_memory(engine)
     if not force and are_tables_missing(engine) and (migrate := how_to_migrate(engine)):
         raise click.ClickException(
             "This app uses migrations. If this command created the tables, the next migration "
-            f"would find nothing to do. {migrate}. (--force creates them.)"
+            f"would find nothing to do. {migrate}. (--force creates them anyway.)"
         )
     wal = set_wal(engine)
     vacuum = not are_tables_missing(engine) and set_storage(engine)
@@ -61,7 +61,7 @@ def init(force: bool) -> Answer:
     if wal:
         text.append("Set SQLite's journal mode to WAL.")
     if vacuum:
-        text.append("Set when to vacuum job_runs.")
+        text.append("Set how often PostgreSQL vacuums job_runs.")
     return Answer({"created": created}, "\n".join(text))
 
 

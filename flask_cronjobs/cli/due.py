@@ -37,7 +37,7 @@ def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]
         number, following = due(reader, queues).runs, _following(reader)
     if number:
         why = command("list", "--status", "queued")
-        put(f"Nothing was run, and {number.of('run')} due. To see why: {why}")
+        put(f"Nothing was run; {number.of('run')} due. To see why: {why}")
     else:
         put(f"Nothing was due; {following}")
 

@@ -37,7 +37,7 @@ def ready_streams() -> None:
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            # Avoid it if possible: it asks for the position in the file, which may be a pipe now.
+            # Only if necessary: it asks for the position in the file, which may be a pipe by now.
             if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)

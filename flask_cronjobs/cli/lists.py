@@ -114,7 +114,7 @@ def batches(
 ) -> Answer | None:
     """List unfinished batches, or show or change the batch KEY."""
     if (retry + cancel + close) > 1:
-        raise click.UsageError("Give one of --retry, --cancel and --close.")
+        raise click.UsageError("Give only one of --retry, --cancel and --close.")
     if not (retry or cancel or close):
         return _list(everything, limit, before) if key is None else _found(key)
     refuse_json()

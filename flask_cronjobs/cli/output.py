@@ -273,4 +273,4 @@ def look_at_list(
 def refuse_json() -> None:
     """Refuse ``--json`` if the current command changes something."""
     if click.get_current_context().params["as_json"]:
-        raise click.UsageError("--json prints a list or a view. Leave it out of a change.")
+        raise click.UsageError("--json is for lists and views. Leave it out to make a change.")

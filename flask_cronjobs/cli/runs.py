@@ -47,7 +47,7 @@ from .terminal import paint
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Seconds between two checks of the run.
 POLL_SECONDS = 1.0
-#: The exit status for each outcome, and, like that of ``timeout``, for none in time.
+#: The exit status for each outcome, and for a run that has not ended in time, as of ``timeout``.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
 #: Seconds that the search for a page may take.
@@ -79,7 +79,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
     note = ""
     if which.search is not None:
         back = "" if page.next is None else f" back to run {page.next}"
-        note = f"Searched ids and idempotency keys of all runs; labels and tasks{back}."
+        note = f"Searched the ids and idempotency keys of all runs, and labels and tasks{back}."
     labels = any(row.label is not None for row in page.rows)
     headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "WHY"]
     if is_wide():

@@ -206,9 +206,10 @@ def _keep_order(run: Any, key: str | None) -> None:
     """
     if run.concurrency_key != key:
         raise StateConflict(
-            f"Run {run.id} waits with this idempotency key in the strict order of its concurrency "
-            "key. Its new payload belongs to another one, and a run keeps its place. Nothing was "
-            "changed. Put what the concurrency key names into the idempotency key, too."
+            f"Run {run.id} holds this idempotency key and waits in the strict order of its "
+            "concurrency key. The new payload has another concurrency key, and a run cannot change "
+            "its place. Nothing was changed. Put the arguments that the concurrency key names into "
+            "the idempotency key, too."
         )
 
 

@@ -82,7 +82,10 @@ def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:
         passing = isinstance(error, DatabaseTrouble) and error.transient
         return 1 if passing else HOPELESS
     except BaseException as error:
-        logger.exception("The worker process %d failed; its runs come back by lease", os.getpid())
+        logger.exception(
+            "The worker process %d failed; its runs are reclaimed when their leases end",
+            os.getpid(),
+        )
         pipe.end(f"A worker process failed: {error!r}")
         return 1
     pipe.end(None)
@@ -194,7 +197,9 @@ class _ProcessPool:
         if self._errors:
             raise CronJobsError(self._errors[0])
         if self._ended_well[False] and not self._ended_well[True]:
-            raise CronJobsError("Every worker ended before its time; their runs come back by lease")
+            raise CronJobsError(
+                "Every worker ended unexpectedly; their runs are reclaimed when their leases end"
+            )
         return self._counts
 
     def _start(self) -> None:
@@ -219,7 +224,7 @@ class _ProcessPool:
                 self._fork(number)
                 del self._due[number]
             except OSError as error:
-                logger.error("A worker could not be replaced, and is tried again: %s", error)
+                logger.error("A worker could not be replaced. Trying again: %s", error)
                 self._due[number] = time.monotonic() + RESTART_SECONDS
 
     def _fork(self, number: int) -> None:
@@ -329,7 +334,7 @@ class _ProcessPool:
         well = child.orderly and child.error is None
         self._ended_well[well] += 1
         if not well:
-            logger.error("The worker process %d ended before its time", child.pid)
+            logger.error("The worker process %d ended unexpectedly", child.pid)
         # If a handler ended the worker, the status means nothing.
         hopeless = child.orderly and status == HOPELESS
         if self._options.resident and not hopeless and not self._stopping:

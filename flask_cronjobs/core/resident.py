@@ -100,7 +100,7 @@ class ResidentMinutes(threading.Thread):
         self._stopped.set()
         self.join(END_SECONDS)
         if self.is_alive():
-            logger.warning("The work of the last minute did not end in time, and was left")
+            logger.warning("The work of the last minute did not end in time, and was abandoned")
         self._sender.close(RECEIVER_SECONDS)
 
     def run(self) -> None:

@@ -114,8 +114,8 @@ def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow
 
 def _log_overwritten(row: DefinitionRow, app: str) -> None:
     logger.warning(
-        "The app %r declares the definition %r otherwise than the app %r, and overwrites it. Two "
-        "apps on one database need different names for their definitions and tasks.",
+        "The app %r declares the definition %r differently from the app %r, and overwrites it. "
+        "Two apps on one database need different names for their definitions and tasks.",
         app,
         row.spec.name,
         row.app,
@@ -206,8 +206,8 @@ def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> Defini
 
 def _log_broken(row: DefinitionRow, why: object) -> None:
     logger.error(
-        "The definition %r is broken, and its slots wait: %s Mend it in the code or in "
-        "job_definitions, or run: flask jobs admin pause %s",
+        "The definition %r is broken, and its slots wait: %s Correct it in the code or in "
+        "job_definitions, or pause it: flask jobs admin pause %s",
         row.spec.name,
         why,
         shlex.quote(row.spec.name),

@@ -161,8 +161,8 @@ def begin_tick(
     offset = (before + time.time()) / 2 - row.now.timestamp() + books.dialect.shift
     if abs(offset) > ticks.CLOCK_TOLERANCE_SECONDS + (time.time() - before):
         logger.warning(
-            "This host's clock is %.0f s %s the database's. Nothing runs early or late for it, "
-            "since the database's counts; but set it right, or its logs mislead.",
+            "This host's clock is %.0f s %s the database's. Runs are on time, since they follow "
+            "the database's clock. But correct this host's, or the times in its logs are wrong.",
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )
@@ -200,8 +200,8 @@ def prune_sometimes(
         if not is_about_the_rows(trouble):
             raise
         logger.error(
-            "What is past its retention could not be deleted: a foreign key of the app's own to "
-            "job_runs needs ON DELETE CASCADE or SET NULL. %s",
+            "Rows past their retention could not be deleted: the app's own foreign key to job_runs "
+            "needs ON DELETE CASCADE or SET NULL. %s",
             trouble,
         )
     return pruned

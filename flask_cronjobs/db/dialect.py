@@ -317,9 +317,9 @@ def _checked(engine: Engine) -> Dialect:
     is_supported = driver in _DRIVERS if name == "postgresql" else name == "sqlite"
     if engine.dialect.is_async or not is_supported:
         raise SetupError(
-            f"The database URL names {name}+{driver}, but Flask-CronJobs works with SQLite, and "
-            "with PostgreSQL by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write "
-            "postgresql+psycopg://… as the URL."
+            f"The database URL names {name}+{driver}, but Flask-CronJobs supports only SQLite, and "
+            "PostgreSQL with psycopg 3. For PostgreSQL: pip install 'Flask-CronJobs[postgres]', "
+            "and begin the URL with postgresql+psycopg://"
         )
     if driver == "psycopg2" and find_spec("psycopg") is None:
         raise SetupError(

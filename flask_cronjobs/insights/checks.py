@@ -219,7 +219,7 @@ _HEADS = 1_000
 #: The id of the check of the webhook, which is not sent to the webhook itself.
 WEBHOOK = "webhook"
 #: The advice if no tick records a schedule.
-CHECK_IMPORT = "Does the FLASK_APP of cron's line import the module that declares it?"
+CHECK_IMPORT = "Check that the FLASK_APP in the crontab imports the module that declares it."
 
 
 @read_once
@@ -255,7 +255,7 @@ def _no_ticks(reader: Reader, before: datetime) -> Iterator[Seen]:
     elif never:
         what = "no tick has run yet"
         todo = (
-            f"{crontab}. If it is there, its ticks may use another database than this command: "
+            f"{crontab}. If it is there, its ticks may use a different database from this command: "
             "cron does not know the variables of your shell. See its log."
         )
     else:
@@ -284,7 +284,9 @@ def _late_definition(reader: Reader, name: str, number: int, since: datetime | N
     what = f"no tick has recorded the definition {name!r}{others}"
     if since is not None:
         long = duration(seconds_since(since, reader.now))
-        what = f"the definition {name!r}{others} has been due for {long}: no tick records it"
+        what = (
+            f"the definition {name!r}{others} has been due for {long}, and no tick has recorded it"
+        )
     return {"what": what, "name": name, "number": number, "since": since}
 
 
@@ -294,7 +296,7 @@ def _overdue(reader: Reader, before: datetime) -> Iterator[Seen]:
         return
     parts = overdue(reader)
     (row,) = reader.rows(select(sum((capped(part) for part in parts), literal(0)).label("number")))
-    todo = "See `flask jobs admin list --overdue`: are there too few --workers?"
+    todo = "See `flask jobs admin list --overdue`. If all workers are busy, use more --workers."
     unserved, queue = "", unserved_since(reader, before)
     if queue is not None:
         unserved = f": no worker serves the queue {queue}"
@@ -553,7 +555,8 @@ CHECKS = (
         look=_behind_undeclared,
         what="run {run} waits in strict order behind run {other}, whose task {name!r} this app's "
         "code does not declare",
-        todo="Declare the task, import the module that does, or: flask jobs admin cancel {other}",
+        todo="Declare the task, import the module that declares it, or cancel run {other}: flask "
+        "jobs admin cancel {other}",
         link=_RUN,
     ),
     Check(
@@ -563,21 +566,22 @@ CHECKS = (
         rare="shares",
         what="run {run} waits for run {other}, which has held the concurrency key {name!r} for "
         "{long}",
-        todo="See what it does, and end it: flask jobs admin show {other}",
+        todo="See what it is doing: flask jobs admin show {other}. To end it: flask jobs admin "
+        "cancel {other}",
         link=_RUN,
     ),
     Check(
         id="ahead",
         level="error",
         look=_ahead,
-        what="{table}.{column} is later than it can be: the database's clock was ahead",
-        todo="What waits for it waits too long. When the clock is right, run this SQL: {sql}",
+        what="{table}.{column} is impossibly late: the database's clock was ahead",
+        todo="Work that depends on it is late. Correct the clock, then run this SQL: {sql}",
     ),
     Check(
         id="dead",
         level="warning",
         look=_dead,
-        what="{some} ended dead in the last 24 h",
+        what="{some} died in the last 24 h",
         todo="See `flask jobs admin list --status dead --newer-than 24h`. When the cause is fixed: "
         "flask jobs admin retry --status dead --newer-than 24h",
         link=("runs", _DEAD_TODAY),
@@ -588,7 +592,7 @@ CHECKS = (
         level="warning",
         look=_stale,
         what="a worker was lost",
-        todo="The next tick takes back {some}. If they stay, ticks have stopped.",
+        todo="The next tick reclaims {some}. If none is reclaimed, ticks have stopped.",
         link=("runs", {"status": "running"}),
     ),
     Check(
@@ -605,8 +609,8 @@ CHECKS = (
         level="warning",
         look=_missed,
         what="{missed}",
-        todo="See which: flask jobs admin list --status skipped --newer-than 24h. And when no tick "
-        "came: flask jobs admin ticks",
+        todo="To see which: flask jobs admin list --status skipped --newer-than 24h. To see when "
+        "no tick came: flask jobs admin ticks",
         link=("runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}),
     ),
     Check(
@@ -615,7 +619,7 @@ CHECKS = (
         look=_without_share,
         patience=_A_DAY,
         what="runs of {name!r} have waited for a share of their concurrency key for {long}",
-        todo="See what has the shares: flask jobs admin list --status running",
+        todo="To see which runs hold the shares: flask jobs admin list --status running",
         link=_OF_TASK,
     ),
     Check(
@@ -624,7 +628,8 @@ CHECKS = (
         look=_undeclared,
         patience=_A_DAY,
         what="runs of {name!r} have waited for {long}: this app's code does not declare that task",
-        todo="Declare it, import the module that does, or: flask jobs admin cancel --task {quoted}",
+        todo="Declare it, import the module that declares it, or cancel the runs: flask jobs admin "
+        "cancel --task {quoted}",
         link=_OF_TASK,
     ),
     Check(
@@ -634,7 +639,8 @@ CHECKS = (
         rare="snoozed",
         patience=_A_DAY,
         what="run {run} of {name!r} was due {ago} and has been snoozed {other:,} times",
-        todo="See what it waits for, or cancel it: flask jobs admin show {run}",
+        todo="See what it waits for: flask jobs admin show {run}. To cancel it: flask jobs admin "
+        "cancel {run}",
         link=_RUN,
     ),
     Check(
@@ -644,7 +650,7 @@ CHECKS = (
         rare="open_batches",
         patience=_A_DAY,
         what="the batch {name!r} was opened {ago} and not closed",
-        todo="If all of its runs are in: flask jobs admin batches {quoted} --close",
+        todo="If it has all of its runs, close it: flask jobs admin batches {quoted} --close",
         link=("runs", {"batch": "{name}"}),
     ),
     Check(
@@ -652,10 +658,9 @@ CHECKS = (
         level="warning",
         look=_unpruned,
         patience=_UNPRUNED,
-        what="pruning is {long} behind: so long ago, rows that are still there were past their "
-        "retention",
-        todo="If it grows, ticks cannot keep up, or cannot delete, which their log says. To delete "
-        "all of them now: flask jobs admin prune",
+        what="pruning is {long} behind: some rows should have been deleted that long ago",
+        todo="If the delay grows, ticks cannot keep up or cannot delete: see their log. To delete "
+        "the rows now: flask jobs admin prune",
     ),
     Check(
         id=WEBHOOK,

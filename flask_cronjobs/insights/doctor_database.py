@@ -134,7 +134,7 @@ def _pooler(connection: Connection) -> Iterator[Finding]:
         return
     driver: Any = connection.connection.driver_connection
     if driver.prepare_threshold is None:
-        what = "there is a pooler before PostgreSQL, and psycopg is set for it"
+        what = "there is a pooler before PostgreSQL, and psycopg is set up for it"
         yield Finding("pooler", "ok", what)
         return
     what = (
@@ -168,7 +168,7 @@ def executors(reader: Reader) -> Iterator[Finding]:
         try:
             problems = executor_of(reader.state.app).check(queues)
         except Exception as error:  # Each transport's library raises its own errors.
-            problems = [f"Celery cannot be asked: {type(error).__name__}: {error}"]
+            problems = [f"Celery cannot be checked: {type(error).__name__}: {error}"]
         for problem in problems:
             yield Finding("executor", "error", one_line(problem), _TODO)
         if not problems:
@@ -188,6 +188,6 @@ def _refused(reader: Reader) -> Iterator[Finding]:
                 "refused-task",
                 "error",
                 f"{plural(row.number, 'run')} of the task {row.job_type!r} in the queue "
-                f"{row.queue!r} went back, and waits: {one_line(str(row.why)).rstrip('.')}",
-                "Deploy this code to the executor's workers. Then their runs begin by themselves.",
+                f"{row.queue!r} was returned, and waits: {one_line(str(row.why)).rstrip('.')}",
+                "Deploy this code to the executor's workers. The runs then begin.",
             )

@@ -82,11 +82,11 @@ class BulkResult(NamedTuple):
             running = plural(self.asked, "running run")
             parts.append(f"{running}{whose} {_are(self.asked)} asked to stop.")
         if self.left:
-            left = f"{self.left:,} {_are(self.left)} left as before"
-            parts.append(f"{left}; to see why, try one alone.")
+            left = f"{self.left:,} {_are(self.left)} unchanged"
+            parts.append(f"{left}; to see why, try one of them alone.")
         if self.beyond:
             more = f"{self.beyond:,} more {_are(self.beyond)} left"
-            parts.append(f"{more}; do the same again for the next ones.")
+            parts.append(f"{more}; repeat the action to change them.")
         return " ".join(parts)
 
 
@@ -218,7 +218,7 @@ class Action:
             return no_run(run_id)
         if self.revives and (holder := _key_holder(books, run_id)) is not None:
             return StateConflict(
-                f"Run {run_id} has given up its idempotency key, and run {holder} has it now. "
+                f"Run {run_id} has released its idempotency key, and run {holder} holds it now. "
                 "Wait until that run has ended, or cancel it. Then try again."
             )
         if rows[0].status in self.allowed:

@@ -143,11 +143,11 @@ def own_facts(run: RunView) -> list[Fact]:
         Fact("last started", row.started_at, row.started_at),
         Fact("took", _took_and_waited(row, run.now), latest),
         Fact("finished", row.finished_at, row.finished_at),
-        Fact("handed to", row.handed_to, f"if it does not begin there, it comes back {back}"),
+        Fact("handed to", row.handed_to, f"if it does not begin there, it is queued again {back}"),
         Fact(
             "worker",
             row.locked_by if back and not is_over and row.handed_to is None else None,
-            f"lease until {back}",
+            f"its lease ends {back}",
         ),
         Fact("snoozed", _snoozed(run)),
         Fact("batch", run.batch, link=("runs", {"batch": run.batch})),

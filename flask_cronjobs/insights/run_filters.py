@@ -128,7 +128,7 @@ _MOMENT = func.coalesce(RUNS.c.finished_at, RUNS.c.run_at)
 _OF_DEFINITION = _refers_to("definition_id", DEFINITIONS.c.name)
 _OF_BATCH = _refers_to("batch_id", BATCHES.c.key)
 _OF_GROUP = _equals_or_lacks("fingerprint")
-_ALIKE = "Find only runs whose error is of this group."
+_ALIKE = "Find only runs whose error belongs to this group."
 _IN_ERROR = "Find TEXT in the error's type or message."
 _SEARCHED = "Find an id, an idempotency key, or the beginning of a label or a task."
 #: The filters, in the order of the options of commands and of the fields of the page.
@@ -160,7 +160,7 @@ FILTERS = (
     Filter("concurrency_key", "key", _has_key, parameter="key", label="key", is_rare=True),
     Filter("overdue", "flag", _all, "Find only runs that have waited too long.", is_rare=True),
     Filter("stale", "flag", _is_stale, "Find running runs whose lease ran out.", is_rare=True),
-    Filter("waits", "wait", _waits, "Find only runs that wait for this.", "waits:"),
+    Filter("waits", "wait", _waits, "Find only runs that wait for this reason.", "waits:"),
     Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
     Filter("fingerprint", "type", _OF_GROUP, _ALIKE, "errors of group", is_rare=True),
     Filter(
@@ -171,7 +171,11 @@ FILTERS = (
         is_rare=True,
     ),
     Filter(
-        "until", "time", _is_until, "Find runs that ended, or were due, until TIME.", is_rare=True
+        "until",
+        "time",
+        _is_until,
+        "Find runs that ended, or were due, at TIME or earlier.",
+        is_rare=True,
     ),
     Filter("search", "text", _is_found, _SEARCHED, parameter="q"),
 )

@@ -115,8 +115,8 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
     """
     if run.strict and key != run.concurrency_key:
         raise StateConflict(
-            f"Run {run.id} has its place in the strict order of its concurrency key, and the new "
-            "payload belongs to another key. Run it again with that payload, as a new run, and "
+            f"Run {run.id} has a place in the strict order of its concurrency key, and the new "
+            "payload has another key. Run it again with that payload, which makes a new run, and "
             "discard this one."
         )
 

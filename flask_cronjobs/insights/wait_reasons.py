@@ -138,7 +138,7 @@ def _paused(waiting: _Waiting) -> Iterable[Wait]:
 
 def _undeclared(waiting: _Waiting) -> Iterable[Wait]:
     if not is_declared(waiting.reader, waiting.row.task):
-        what = "for code that declares its task: this app's does not"
+        what = "for code that declares its task: this app's code does not"
         yield Wait("undeclared", "task not declared", what)
 
 
@@ -147,7 +147,7 @@ def _unserved(waiting: _Waiting) -> Iterable[Wait]:
     if row.queue in waiting.executors or row.run_at > waiting.now:
         return
     if is_unserved(waiting.reader, row.queue):
-        what = f"for a worker that serves the queue {row.queue}: of those that tick, none does"
+        what = f"for a worker that serves the queue {row.queue}: no host that ticks serves it"
         yield Wait("unserved", "no worker serves its queue", what)
 
 
@@ -158,9 +158,9 @@ def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     next_start = Rate(timedelta(seconds=key.period), key.burst).opens(key.tat)
     since_start = seconds_since(next_start, waiting.now)
     if since_start > -1:
-        yield Wait("rate", "for its rate", "for its rate, a worker takes the next")
+        yield Wait("rate", "for its rate", "for a worker to use the next start of its rate")
     else:
-        what = f"for its rate, next {late(since_start)}"
+        what = f"for its rate, next start {late(since_start)}"
         yield Wait("rate", what, what)
 
 
@@ -168,7 +168,7 @@ def _without_share(waiting: _Waiting) -> Iterable[Wait]:
     holder = waiting.others.get(waiting.key.holder)
     if holder is not None and waiting.before is None:
         began = since(holder.started_at, waiting.now)
-        what = f"for a share of its concurrency key: run {holder.id} has one, begun {began}"
+        what = f"for a share of its concurrency key: run {holder.id}, begun {began}, holds one"
         yield Wait("share", f"key busy: run {holder.id}", what, holder.id)
 
 
@@ -187,7 +187,7 @@ def _not_due(waiting: _Waiting) -> Iterable[Wait]:
     elif kind == "sleep":
         yield Wait("sleep", f"sleeps, {due}", f"for the end of the sleep {name}: {due}")
     else:
-        yield Wait("later", due, f"for its time: {due}")
+        yield Wait("later", due, f"until it is due: {due}")
 
 
 Condition: TypeAlias = Callable[[Reader], ColumnElement[bool]]
@@ -241,7 +241,7 @@ REASONS = (
     Reason(_at_its_rate, "rate", "its rate", _waits_for_rate),
     Reason(_without_share),
     Reason(_for_executor),
-    Reason(_not_due, "later", "its time", _is_later),
+    Reason(_not_due, "later", "its due time", _is_later),
 )
 #: The reasons that the filter can find, by name.
 WAITS = {reason.kind: reason for reason in REASONS if reason.kind}

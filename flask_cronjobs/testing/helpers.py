@@ -216,8 +216,8 @@ def _ready(jobs: CronJobs | None = None) -> State:
     state = state_of()
     if not isinstance(jobs, CronJobs | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
-            f"{jobs!r} is not a CronJobs. Give that of the current app, or leave it out, since the "
-            "app is known by its context."
+            f"{jobs!r} is not a CronJobs. Give the CronJobs of the current app, or leave the "
+            "argument out."
         )
     if jobs is not None and jobs.tasks is not state.registry.tasks:
         raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
@@ -331,7 +331,7 @@ def _slot_of(row: DefinitionRow, at: datetime | None) -> datetime:
         following = schedule.next_after(moment or row.now)
         raise ValueError(
             f"The schedule {row.spec.schedule!r} ({row.spec.timezone}) of {row.spec.name!r} "
-            f"does not name {moment}. Next after that: {following}."
+            f"has no slot at {moment}. The next one is at {following}."
         )
     return moment
 

@@ -51,7 +51,7 @@ def is_printable(text: str) -> bool:
 
 def one_line(text: str) -> str:
     """Replace each character that is not printable with a space; see `is_printable`."""
-    if text.isprintable():  # As most are.
+    if text.isprintable():  # Most texts are.
         return text
     return "".join(char if is_printable(char) else " " for char in text)
 
@@ -71,7 +71,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
         return f" Did you mean {' or '.join(map(repr, close))}?"
     if not names:
         return " None is declared: check that the module that declares them is imported."
-    return f" There are: {', '.join(names[:20])}."
+    return f" Known names: {', '.join(names[:20])}."
 
 
 def similar_names(name: str, names: Sequence[str]) -> list[str]:

@@ -27,7 +27,7 @@ SECRET_NAMES = (
 )
 #: Names of secrets that also occur inside many other words.
 _WORDS = r"(?<![a-z])(?:pass|auth|sig)(?![a-z])"
-# "db.session: …" is a sentence.
+# "db.session: …" begins a sentence; it is no secret.
 _NAMES = "|".join(SECRET_NAMES).replace("_", "[ _-]?").replace("session", "session(?!:)")
 # The patterns take linear time: repetitions are bounded, or consume what they have read.
 _SECRET = pattern(
@@ -254,7 +254,7 @@ def host_of(url: str) -> str:
 
 
 #: The names of this package's modules: an app's folder may have the package's name, too.
-_PARTS = "|".join(each.stem for each in Path(__file__).parents[1].iterdir())
+_PARTS = "|".join(path.stem for path in Path(__file__).parents[1].iterdir())
 #: Matches a frame of this package, which does not help to find an error in a handler.
 _OWN = re.compile(rf'  File ".*[/\\]flask_cronjobs[/\\](?:{_PARTS})(?:[/\\]|\.py")')
 

@@ -199,7 +199,7 @@ def describe(run: RunView) -> str:
             lost = since(row.locked_until, run.now)
             return (
                 f"Its worker {row.locked_by} was lost in {of}: the lease ran out {lost}. The "
-                "next tick takes the run back."
+                "next tick reclaims the run."
             )
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""

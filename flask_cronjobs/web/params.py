@@ -72,7 +72,7 @@ def cursor(args: Mapping[str, str]) -> Cursor | None:
     if run_id is None or not moment:
         return None if run_id is None else Cursor(run_id)
     if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
-        raise BadQuery("before must be the value in the link of a page of runs.")
+        raise BadQuery("before must be the value in the link to the next page of runs.")
     return Cursor(run_id, _EPOCH + timedelta(microseconds=int(moment)))
 
 
@@ -92,7 +92,7 @@ def row_id(args: Mapping[str, str], name: str) -> int | None:
     if not value:
         return None
     if not re.fullmatch("[0-9]{1,19}", value) or not 0 < int(value) <= MAX_ID:
-        raise BadQuery(f"{name} must be a number from 1 up.")
+        raise BadQuery(f"{name} must be a whole number, at least 1.")
     return int(value)
 
 

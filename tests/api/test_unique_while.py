@@ -121,7 +121,7 @@ class TestRetryOfAnEndedRun:
         set_all(db, status="dead", finished_at=ENDED)
         second = pending.enqueue()
         db.session.commit()
-        expected = f"Run {first.id} has given up its idempotency key, and run {second.id} has it"
+        expected = f"Run {first.id} has released its idempotency key, and run {second.id} holds it"
         with pytest.raises(StateConflict, match=expected):
             jobs.retry(first.id)
         jobs.cancel(second.id)
@@ -140,7 +140,7 @@ class TestRetryOfAnEndedRun:
             set_all(db, status="dead", finished_at=ENDED)
         result = RETRY.many(state, ids)
         assert (result.changed, result.left) == (1, 2)
-        assert result.sentence().endswith("2 are left as before; to see why, try one alone.")
+        assert result.sentence().endswith("2 are unchanged; to see why, try one of them alone.")
         assert [run.status for run in runs(db)] == ["dead", "dead", "queued"]
 
     def test_one_that_has_begun_needs_no_key_that_is_for_waiting_runs(

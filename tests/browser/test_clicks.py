@@ -65,7 +65,7 @@ def test_a_dead_run_is_found_read_retried_and_succeeds(either_browser: Browser, 
     browser = either_browser
     site.die(812)
     browser.get(f"{site.url}/")
-    assert browser.title == "(1) 1 run ended dead in the last 24 h · Jobs"
+    assert browser.title == "(1) 1 run died in the last 24 h · Jobs"
     follow(browser, find_link(browser, "print_invoice"))
     follow(browser, find_link(browser, "print_invoice"))
     assert "gave up" in browser.find_element(By.CSS_SELECTOR, ".verdict").text
@@ -165,7 +165,7 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
     assert _icon(browser) == "icon-idle.svg"
     assert _color(browser) != live
     since = browser.title.removeprefix("Out of date since ").removesuffix(" · Jobs")
-    assert f"Not renewed since {since}: Not allowed. Trying again." in _trouble(browser)
+    assert f"Not refreshed since {since}: Not allowed. Trying again." in _trouble(browser)
     site.rights.add("read")
     until(lambda: "Ticks have stopped" in browser.title)
     assert (_icon(browser), _color(browser)) == ("icon-bad.svg", live)
@@ -207,7 +207,7 @@ def test_a_selection_keeps_a_page_but_not_its_tab_and_says_so(browser: Browser, 
     site.age_ticks(400)
     until(lambda: "Ticks have stopped" in browser.title)
     assert _heading(browser) == "All is well"
-    until(lambda: _trouble(browser) == "Not renewed while you select or type.")
+    until(lambda: _trouble(browser) == "Not refreshed while you select or type.")
     until(lambda: bool(browser.find_elements(By.CSS_SELECTOR, "html.stale")))
     browser.execute_script("getSelection().removeAllRanges()")
     until(lambda: _heading(browser) == "1 thing needs attention")
@@ -220,12 +220,12 @@ def test_a_page_is_paused_and_says_how_old_it_is(browser: Browser, site: Site) -
     browser.get(f"{site.url}/")
     until(lambda: re.match(r"\d+\ss old", _stamp(browser)) is not None)
     button = browser.find_element(By.CSS_SELECTOR, "#stamp button")
-    assert button.text == "Stop renewing"
+    assert button.text == "Stop refreshing"
     button.click()
     site.age_ticks(400)
     until(lambda: browser.title.startswith("Out of date since "))
     assert _heading(browser) == "All is well"
-    assert button.text == "Renew again"
+    assert button.text == "Refresh again"
     button.click()
     until(lambda: _heading(browser) == "1 thing needs attention")
 
@@ -237,7 +237,7 @@ def test_what_was_picked_holds_the_page_until_it_is_unpicked(browser: Browser, s
     browser.find_element(By.CSS_SELECTOR, ".runs [type=checkbox]").click()
     browser.execute_script("document.activeElement.blur()")
     site.enqueue(2)
-    until(lambda: _trouble(browser) == "Not renewed while you select or type.")
+    until(lambda: _trouble(browser) == "Not refreshed while you select or type.")
     assert len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 1
     browser.execute_script("document.querySelector('.runs [type=checkbox]').checked = false")
     until(lambda: len(browser.find_elements(By.CSS_SELECTOR, ".runs > li")) == 2)

@@ -93,7 +93,7 @@ def _what_waits_and_why(walk: Walk) -> None:
 
 
 def _what_comes_next(walk: Walk) -> None:
-    walk.follow(find_link(walk.browser, "next first"))
+    walk.follow(find_link(walk.browser, "next due first"))
     first = walk.browser.find_element(By.CSS_SELECTOR, ".schedules > li")
     walk.reads(first, "refresh_cache", "in ")
 

@@ -102,7 +102,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
             )
         ),
         ("batches --retry", "Give the KEY of the batch, too."),
-        ("batches b --retry --cancel", "Give one of --retry, --cancel and --close."),
+        ("batches b --retry --cancel", "Give only one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
         *(
             (f"retry {which} --payload {{}}", "--payload is for one run. Give one ID.")
@@ -197,7 +197,7 @@ def test_crontab_warns_of_a_log_that_cannot_be_written(
 ) -> None:
     monkeypatch.chdir("/")
     result = admin("crontab")
-    assert "This user cannot write the log /cronjobs.log. If cron's cannot" in result.stderr
+    assert "This user cannot write the log /cronjobs.log. If cron's user cannot" in result.stderr
     assert "--log FILE" in result.stderr
     assert result.stdout.count("\n") == 1
     assert "cannot write" not in admin("crontab", "--log", "/dev/null").stderr

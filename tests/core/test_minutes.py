@@ -204,7 +204,7 @@ def test_a_worker_stops_soon_though_its_minute_work_hangs(
         worker.stop()
     finally:
         gate.set()
-    assert "did not end in time, and was left" in caplog.text
+    assert "did not end in time, and was abandoned" in caplog.text
     # Once released, it takes no further step.
     wait_until(lambda: fetch(db, JobTick.finished_at) != [(None,)])
 

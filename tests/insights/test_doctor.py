@@ -182,7 +182,7 @@ def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
     """Older dead runs, up to 90 days, are not retried."""
     runs = [rows.run("dead", finished_at=ago(hours=hours)) for hours in (1, 23, 25, 2000)]
     advice = found(state)["dead"]
-    assert advice.what.startswith("2 runs ended dead")
+    assert advice.what.startswith("2 runs died")
     listed = app.test_cli_runner().invoke(args=[*advised(advice, "list"), "--json"])
     assert {row["id"] for row in json.loads(listed.stdout)["runs"]} == set(runs[:2])
     app.test_cli_runner().invoke(args=[*advised(advice, "retry"), "--yes"])

@@ -89,7 +89,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
         lambda rows: rows.run("running", locked_until=ago(60)),
         *("stale-runs", "a worker was lost"),
     ),
-    "dead": (lambda rows: rows.run("dead"), "dead", "1 run ended dead in the last 24 h"),
+    "dead": (lambda rows: rows.run("dead"), "dead", "1 run died in the last 24 h"),
     "held": (
         _held,
         *("held-key", "run 2 waits for run 1, which has held the concurrency key '7' for 5 h"),
@@ -97,7 +97,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     "late": (
         lambda rows: rows.definition("mails", next_run_at=ago(HOUR)),
         "late-definition",
-        "the definition 'mails' has been due for 1 h: no tick records it",
+        "the definition 'mails' has been due for 1 h, and no tick has recorded it",
     ),
     "rate": (
         # The rate has a free start, and no tick takes it.

@@ -129,7 +129,7 @@ def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
     rows.insert(JobRate(key="mail", tat=tat, period=2.0, burst=4))
     waits = list_runs(state).waits
     (wait,) = waits[run_id]
-    assert wait.what in ("for its rate, next in 30 s", "for its rate, next in 29 s")
+    assert wait.what in ("for its rate, next start in 30 s", "for its rate, next start in 29 s")
     assert [wait.kind for wait in waits[later]] == ["later"]
     assert [row.id for row in list_runs(state, RunFilter(waits="rate")).rows] == [later, run_id]
     assert list_runs(state, RunFilter(overdue=True)).rows == ()

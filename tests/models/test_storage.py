@@ -82,7 +82,7 @@ def test_create_all_sets_them_too_and_doctor_and_init_mend_an_old_table(
         (finding,) = [row for row in examine(state_of(app)) if row.id == "vacuum"]
     assert (finding.level, finding.todo) == ("warning", "Run: flask jobs admin init")
     runner = app.test_cli_runner()
-    output = "All tables exist.\nSet when to vacuum job_runs.\n"
+    output = "All tables exist.\nSet how often PostgreSQL vacuums job_runs.\n"
     assert runner.invoke(args=["jobs", "admin", "init"]).output == output
     assert runner.invoke(args=["jobs", "admin", "init"]).output == "All tables exist.\n"
     with app.app_context():

@@ -16,7 +16,7 @@ from tests.monitor import Monitor
 from tests.process import jobs_app
 from tests.process.support import Site, Tick, run_patched, wait_until
 
-TOO_EARLY = "ended before its time"
+TOO_EARLY = "ended unexpectedly"
 COUNTS = """
     SELECT count(*) AS ticks, count(finished_at) AS finished, sum(succeeded) AS succeeded,
         sum(cancelled) AS cancelled, count(DISTINCT pid) AS pids
@@ -109,7 +109,7 @@ def test_tick_whose_workers_were_all_killed_has_not_done_its_work(site: Site) ->
     site.enqueue_many("kill_self", [{}] * 2)
     result = site.run_tick("--workers", "2")
     assert result.returncode == 1
-    assert "Error: Every worker ended before its time" in result.stderr
+    assert "Error: Every worker ended unexpectedly" in result.stderr
 
 
 @on_sqlite
@@ -261,7 +261,7 @@ def test_a_worker_that_cannot_be_replaced_is_tried_again(site: Site) -> None:
         "jobs", "work", "--workers", "2",
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("could not be replaced, and is tried again") == 2
+    assert result.stderr.count("could not be replaced. Trying again") == 2
 
 
 # Stops

@@ -98,7 +98,7 @@ def test_a_group_is_retried_and_no_other(pages: Pages, monkeypatch: pytest.Monke
     ]
     form = {"task": "remind", "error_type": "ValueError"}
     assert pages.said(pages.post("/jobs/dead/retry", **form)) == (
-        "2 runs of remind are queued again. 1 more is left; do the same again for the next ones."
+        "2 runs of remind are queued again. 1 more is left; repeat the action to change them."
     )
     message = pages.said(pages.post("/jobs/dead/retry", **form))
     assert message == "1 run of remind is queued again."

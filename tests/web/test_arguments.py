@@ -47,8 +47,8 @@ def test_form_for_a_run_shows_its_handler_and_its_payload(pages: Pages) -> None:
     assert answer.status_code == 200
     assert "send(user, word=…, token=…)" in answer.text
     assert "It is &lt;b&gt;long" in answer.text
-    assert f">Retry run {run_id} with these<" in answer.text
-    assert ">Run again with these<" in answer.text
+    assert f">Retry run {run_id} with these arguments<" in answer.text
+    assert ">Run again with these arguments<" in answer.text
     assert fields(answer) == {"user": "1", "word": "</textarea>", "token": ""}
 
 
@@ -168,7 +168,7 @@ def test_a_megabyte_is_refused_before_it_is_read(
     form = {"name": "send", "task": "send", "payload": "{}", field: "[" * 1_000_000}
     answer = pages.post("/jobs/definitions/run", **form)
     assert answer.status_code == 400
-    assert "bytes, the limit (CRONJOBS_MAX_PAYLOAD_BYTES)" in answer.text
+    assert "bytes, the limit of CRONJOBS_MAX_PAYLOAD_BYTES" in answer.text
     assert max(lengths, default=0) < 1_000
 
 

@@ -120,7 +120,7 @@ def test_a_hidden_value_is_nowhere(
     texts["log"] = "\n".join(record.getMessage() for record in caplog.records)
     assert [name for name, text in texts.items() if SECRET in text] == []
     assert any("for ada, ***" in body for body in told)
-    assert any("ended dead" in body for body in told)
+    assert any("died in the" in body for body in told)
 
 
 @on_both

@@ -26,7 +26,7 @@ from .conftest import NOW, Pages
     [
         (None, {}, "(1) No tick has run yet", "bad", "flask jobs tick</code></pre>"),
         (5, {}, "All is well", "good", "from web-1"),
-        (5, {"status": "dead"}, "(1) 1 run ended dead in the last 24 h", "warn", "Retry"),
+        (5, {"status": "dead"}, "(1) 1 run died in the last 24 h", "warn", "Retry"),
         (400, {}, "(1) Ticks have stopped", "bad", "<code>flask jobs admin crontab</code>"),
     ],
 )
@@ -68,7 +68,7 @@ def test_an_effect_in_doubt_is_answered_at_once(
     run_id = pages.add("succeeded")
     pages.effect("busy", locked_by="me", locked_until=datetime.now(timezone.utc) + timedelta(1))
     pages.effect("charge:1", state="in_doubt", run_id=run_id)
-    pages.shows("", ">charge:<wbr>1</b>", f"/jobs/runs/{run_id}", "It was done", "It was not",
+    pages.shows("", ">charge:<wbr>1</b>", f"/jobs/runs/{run_id}", "It was done", "It was not done",
                 "(1) 1 effect is in doubt", hides=["busy", "admin effects"])  # fmt: skip
     pages.effect("e2", state="in_doubt")
     pages.effect("e3", state="in_doubt")
@@ -138,7 +138,7 @@ def test_schedules_that_need_attention_are_first_or_those_that_are_next(pages: P
     pages.add("dead", definition_id=pages.define("z", next_run_at=NOW + timedelta(hours=9)))
     pages.define("paused", paused_at=NOW)
     assert _names(pages.shows("", ">dead runs</span>")) == ["z", "a", "b", "paused"]
-    page = pages.shows("?sort=next", 'sort=next#schedules" aria-current="true">next first')
+    page = pages.shows("?sort=next", 'sort=next#schedules" aria-current="true">next due first')
     assert _names(page) == ["b", "a", "z", "paused"]
 
 

@@ -120,7 +120,7 @@ def test_a_batch_stands_above_its_runs(pages: Pages) -> None:
         pages.db.session.commit()
         pages.jobs.tick()
     path = f"runs?batch={quote(key)}"
-    buttons = ("Retry the dead<", "Cancel the rest<")
+    buttons = ("Retry dead runs<", "Cancel the rest<")
     pages.shows(path, "Batch, running", "2 of 3</span> ended", 'max="3" value="2"', *buttons)
     pages.shows("runs/1", "/jobs/runs?batch=weekly")
     pages.rights.discard("act")
@@ -207,7 +207,7 @@ def test_retry_and_cancel_all_up_to_a_limit(pages: Pages, monkeypatch: pytest.Mo
     for status in ("dead", "dead", "dead", "running"):
         pages.add(status)
     pages.shows("runs/bulk?do=retry", "One click changes 2 of them.")
-    again = "2 runs are queued again. 1 more is left; do the same again for the next ones."
+    again = "2 runs are queued again. 1 more is left; repeat the action to change them."
     assert pages.said(pages.post("/jobs/runs/bulk/act", do="retry", task="remind")) == again
     monkeypatch.undo()
     message = pages.said(pages.post("/jobs/runs/bulk/act", do="cancel", task="remind"))
@@ -219,7 +219,7 @@ def test_question_before_a_bulk_action_opens_no_connection_of_bookkeeping(
 ) -> None:
     pages.add("dead")
     monkeypatch.setattr(State, "bookkeeping", None)
-    pages.shows("runs/bulk?do=retry", "Each of them")
+    pages.shows("runs/bulk?do=retry", "All of them")
 
 
 def test_what_cannot_be_done_with_all_is_refused(pages: Pages) -> None:
@@ -262,7 +262,7 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
         ("queued", {"snoozes": 2, "error_type": "Snooze", "last_error": "the shop is closed"},
          "<dd>2 times: the shop is closed</dd>"),
         ("queued", {"run_at": NOW + timedelta(hours=23, minutes=30)},
-         "It waits for its time: in 23\N{NO-BREAK SPACE}h."),
+         "It waits until it is due: in 23\N{NO-BREAK SPACE}h."),
     ],
 )  # fmt: skip
 def test_a_run_tells_what_is_special_about_it(
@@ -385,7 +385,7 @@ def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
     listed = pages.shows("runs?status=dead", f'name="id" value="{first}" form="picked"')
     assert 'id="picked"' in listed
     query = f"do=retry&status=dead&picked=1&id={first}&id={second}&id={queued}"
-    page = pages.shows(f"runs/bulk?{query}", "Retry 2 runs?", "1 other picked run", "Each of them")
+    page = pages.shows(f"runs/bulk?{query}", "Retry 2 runs?", "1 other selected run", "All of them")
     fields = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', page)
     assert [value for name, value in fields if name == "id"] == [str(second), str(first)]
     answer = pages.client.post(
@@ -426,5 +426,5 @@ def test_each_picked_run_counts_once_and_none_is_left_out_in_silence(pages: Page
 
     assert pick(*[1] * 10_050) == "1 run is queued again."
     assert pick(*range(1000, 1200), last) == (
-        "1 run is queued again. 200 are left as before; to see why, try one alone."
+        "1 run is queued again. 200 are unchanged; to see why, try one of them alone."
     )

@@ -211,14 +211,15 @@ class Handler:
             key = key_format.format(**{**self.arguments.defaults, **payload})
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
-                f"{its_key} cannot be filled in from the payload: {error!r}. Pass what it "
-                "names, or let it name only what every payload has, as it is stored: a field of a "
-                "dataclass as {item[id]}."
+                f"{its_key} cannot be filled in from the payload: {error!r}. Pass the arguments "
+                "that it names, or let it name only values that every payload has, in their stored "
+                "form: a field of a dataclass is {item[id]}."
             ) from None
         if not is_key(key, KEY_CHARACTERS):
             raise TaskError(
-                f"{its_key} makes a key of {len(key):,} characters from this payload. It must have "
-                f"1 to {KEY_CHARACTERS} printable ones: let it name an id or a short code."
+                f"{its_key} makes a key of {len(key):,} characters from this payload. A key must "
+                f"have 1 to {KEY_CHARACTERS} printable characters. Use an id or a short code in "
+                "it."
             )
         return key
 

@@ -263,7 +263,7 @@ def _fault_of_rate(value: object) -> str:
         return ""
     number, times, unit = match.groups()
     if unit not in _RATE_UNITS:
-        return f" {unit!r} is not a unit. There are: {', '.join(_RATE_UNITS)}."
+        return f" {unit!r} is not a unit. The units are: {', '.join(_RATE_UNITS)}."
     if not number.isdecimal():
         return f" {number!r} is not a whole number. Give a longer time, such as '3/2s' for 1.5/s."
     if not 1 <= int(number[:20]) < 1_000_000:

@@ -234,8 +234,8 @@ def _text_fault(text: str) -> str | None:
 
 def _too_large(name: str, limit: int) -> PayloadError:
     return PayloadError(
-        f"The {name} has over {limit:,} bytes, the limit (CRONJOBS_MAX_PAYLOAD_BYTES). Store the "
-        "data and pass its id."
+        f"The {name} is larger than {limit:,} bytes, the limit of CRONJOBS_MAX_PAYLOAD_BYTES. "
+        "Store the data elsewhere and pass its id."
     )
 
 

@@ -26,7 +26,7 @@ def name_of(task: object) -> str:
     if isinstance(task, str):
         return task
     raise TypeError(
-        f"{task!r} is not a name. Give a text, or a task, which @jobs.task makes of a function."
+        f"{task!r} is not a task. Give a task that @jobs.task made, or the name of one."
     )
 
 

@@ -101,8 +101,8 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
     _refuse_method(func)
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise TaskError(
-            f"The handler {name} has a yield, so a call runs none of its lines. Write it without; "
-            "what goes around handlers, with one yield, is a hook: see CronJobs.around."
+            f"The handler {name} has a yield, so a call runs none of its lines. Remove the yield. "
+            "To wrap handlers in a function with one yield, use a hook: see CronJobs.around."
         )
     parameters = signature_of(func).parameters.values()
     for parameter in parameters:
@@ -199,7 +199,7 @@ def given_by_position(method: M) -> M:
         if len(args) < 2:
             raise TypeError(
                 f"{name}() takes a text and the function by position: {name}('mail:5', send, "
-                "to=…). What is given by name, also func=, is an argument of the function."
+                "to=…). Arguments that are given by name, even func=, go to the function."
             )
         return method(self, *args, **kwargs)
 
@@ -227,8 +227,8 @@ def check_upgrade(name: str, func: object, known: object) -> None:
     """
     if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
         raise TaskError(
-            f"An upgrade of {name} is {func!r}. Give one plain function, which takes a payload of "
-            "whatever older code, a dict, and returns another."
+            f"An upgrade of {name} is {func!r}. Give one plain function that takes any payload of "
+            "older code, as a dict, and returns one for today's handler."
         )
 
 

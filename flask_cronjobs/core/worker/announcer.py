@@ -82,4 +82,4 @@ class Announcer:
             if not outcome.unbegun and self._news is not unheard:
                 notify(self._news, "outcome" if recorded else "lost", run_news(outcome))
         except BaseException:
-            logger.exception("An outcome could not be announced; the runs go on")
+            logger.exception("An outcome could not be announced; the runs continue")

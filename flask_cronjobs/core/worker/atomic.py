@@ -94,8 +94,8 @@ def _commit(state: State, session: Session, claim: Claim) -> None:
         if not _is_committed(state, claim):
             raise
         logger.exception(
-            "task %s, run %d: its work is committed, and then a hook of the session's commit "
-            "raised. The run has succeeded.",
+            "task %s, run %d: its work was committed, but then a hook of the session's commit "
+            "raised an error. The run has succeeded.",
             claim.job_type,
             claim.id,
         )

@@ -238,7 +238,10 @@ def _entered(hooks: Sequence[Around]) -> ExitStack:
         for hook in hooks:
             manager = hook(run)
             if not isinstance(manager, AbstractContextManager):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise TypeError(f"The hook {hook!r} returned {manager!r}, no context manager.")
+                raise TypeError(
+                    f"The hook {hook!r} returned {manager!r}, which is no context manager. Return "
+                    "one, or write the hook with one yield."
+                )
             manager.__enter__()
             stack.push(partial(_leave, manager))
         return stack.pop_all()

@@ -503,7 +503,8 @@ class Keeper(threading.Thread):
             self._receive(outcomes, self._claims.record(outcomes), 0.0)
         except Exception:
             logger.exception(
-                "Could not record before the process is ended; runs come back by lease"
+                "Could not record outcomes before the process is ended; its runs are reclaimed "
+                "when their leases end"
             )
         self._announcer.close(LAST_WORDS_SECONDS)
         self._monitor.end_process(stuck)

@@ -179,7 +179,7 @@ class RunMonitor:
             self.keep_watchdog(holding=True)
             self.interrupt_due()
             if self.stuck() is not None:
-                logger.error("%s The handler at work did not end; its process was ended.", error)
+                logger.error("%s The running handler did not end, so its process was ended.", error)
                 os._exit(EXIT_STATUS)
             time.sleep(0.05)
 
@@ -228,9 +228,9 @@ class RunMonitor:
         if not working.warned:
             working.warned = True
             logger.warning(
-                "task %s, run %d: its handler does not end, and its process does more than that, "
-                "so it is not ended. To have timeouts enforced, run ticks by `flask jobs tick`, "
-                "and let an executor work in processes, not in threads.",
+                "task %s, run %d: its handler does not end, and its process is not ended, since it "
+                "does other work, too. To enforce timeouts, run ticks with `flask jobs tick`, and "
+                "let an executor use processes, not threads.",
                 working.claim.job_type,
                 working.claim.id,
             )

@@ -108,7 +108,7 @@ def _asked(error: BaseException) -> RetryLater | Snooze | None:
             return Snooze(getattr(error, "until", None) or error.delay)
     except Exception as trouble:
         logger.error(
-            "%s does not say when to try again (%s), so the task's retry policy does. Call "
+            "%s does not say when to try again (%s), so the task's retry policy decides. Call "
             "super().__init__(delay) in it.",
             type_name(error),
             error_text(trouble),

@@ -110,9 +110,9 @@ class OwnSignals:
             self._told.add(task)
             logger.warning(
                 "After a run of the task %s, the signals %s were handled by others or blocked. The "
-                "worker stops and times handlers out by them, so it has taken them back. Let the "
-                "library that took them install no signal handlers, or run it in a process of its "
-                "own.",
+                "worker needs them to stop and to time handlers out, so it has restored its own "
+                "handlers. Configure the library that changed them to install no signal handlers, "
+                "or run it in a process of its own.",
                 task,
                 ", ".join(signal.Signals(number).name for number in taken),
             )

@@ -49,8 +49,8 @@ class Batch:
         if getattr(self, "_is_entered", True):
             return
         warn(
-            f"The batch {self.key!r} was made and never entered, so it does not exist, and nothing "
-            "follows it. Enqueue its runs in a block: with jobs.batch(…): …"
+            f"The batch {self.key!r} was made and never entered, so it does not exist, and its "
+            "`then` will not run. Enqueue its runs in a block: with jobs.batch(…): …"
         )
 
     def __enter__(self) -> Batch:
@@ -64,8 +64,8 @@ class Batch:
         session = self._state.db.session()
         if batch_of(self._state, session) is not None:
             raise TaskError(
-                f"The batch {self.key!r} was opened inside the block of another one. A batch has "
-                "no batches inside: let the `then` of one fill the next."
+                f"The batch {self.key!r} was opened inside the block of another one. Batches "
+                "cannot be nested. Let the `then` of one fill the next."
             )
         connection = writing_connection(session)
         with explaining_missing_tables(self._state):
@@ -103,10 +103,10 @@ class Batch:
         with suppress(CronJobsError), self._state.bookkeeping() as books:
             if is_open(books, self._id):
                 warn(
-                    f"An error has ended the block of the batch {self.key!r}, and what it enqueued "
-                    "is committed, so the batch stays open, and nothing follows it. Fill the rest "
-                    "in another block with its key, or close it: flask jobs admin batches KEY "
-                    "--close"
+                    f"An error has ended the block of the batch {self.key!r}, and the runs that it "
+                    "enqueued are committed. So the batch stays open, and its `then` does not run. "
+                    "Enqueue the rest in another block with its key, or close it: flask jobs admin "
+                    "batches KEY --close"
                 )
 
     def _close(self) -> None:

@@ -85,9 +85,9 @@ def _say_refused(run_id: int) -> None:
     if _refused.ready():
         _refused.block_for(_WARNING_SECONDS)
         logger.warning(
-            "A message of the run %d is refused, since it comes from another database: two apps "
-            "share a queue of a broker, or it is forged. Give each app a broker, or queues, of its "
-            "own. The other app hands its run over again after five leases.",
+            "A message for the run %d was refused, since it comes from another database: either "
+            "two apps share a queue of a broker, or the message is forged. Give each app its own "
+            "broker or queues. The other app hands its run over again after five leases.",
             run_id,
         )
 

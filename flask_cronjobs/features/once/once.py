@@ -227,7 +227,11 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
         try:
             _remove(effect)
         except CronJobsError as trouble:  # The caller must get the error of *call*.
-            logger.error("once(%r) failed, and its mark stays, in doubt: %s", effect.key, trouble)
+            logger.error(
+                "once(%r) failed, and its mark cannot be removed, so it is in doubt: %s",
+                effect.key,
+                trouble,
+            )
         raise
     except BaseException:
         # This is an interruption, Ctrl-C, or the SystemExit with which a server ends its worker. It

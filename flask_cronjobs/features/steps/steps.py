@@ -171,7 +171,7 @@ class _AsyncChunks(AsyncIterator[Any]):
             raise StopAsyncIteration from None
 
     def __iter__(self) -> Any:
-        raise SetupError("each was given an async function. Go through its chunks by `async for`.")
+        raise SetupError("each was given an async function. Loop over its chunks with `async for`.")
 
 
 def pause(state: State, kind: str, name: str, delay: object) -> JSON:
@@ -276,7 +276,8 @@ class _Step:
         self._held: Any = None
         if self.row.kind != kind:
             raise SetupError(
-                f"{new} has a row that {self.row} made. Give a changed step a new name."
+                f"{new} has the name of {self.row}, which has a row already. If you change the "
+                "kind of a step, give it a new name."
             )
 
     def awaits(self, func: Callable[..., object]) -> bool:
@@ -317,8 +318,8 @@ class _Step:
             raise self._unordered(pair)
         if after == self.row.result:
             raise SetupError(
-                f"{self.row}: the function was given {after!r}, and returned ids up to it again. "
-                "Return those after it, in order."
+                f"{self.row}: the function was given {after!r} and returned ids up to it again. "
+                "Return only the ids after it, in ascending order."
             )
         self.row = self.row._replace(result=after, chunks=self.row.chunks + 1)
         return ids
@@ -410,7 +411,7 @@ class _Step:
         line = f"{frame.f_code.co_filename}, line {frame.f_lineno}" if frame else "?"
         if (before := self.steps.lines.setdefault(name, line)) is not line:
             raise SetupError(
-                f"The step {name!r} is there twice in this attempt: {before}, and {line}. Give "
+                f"The step {name!r} occurs twice in this attempt: {before}, and {line}. Give "
                 "each step its own name; in a loop, put the id into the name."
             )
 
@@ -472,7 +473,8 @@ class _Step:
             raise LeaseLost(f"{self.row}: the lease was lost before the commit; all is rolled back")
         if row is None:
             raise SetupError(
-                f"{self.row} has the name of a signal, or of a step that has ended meanwhile."
+                f"{self.row} has the name of a signal, or of a step that has ended meanwhile. Give "
+                "each step and each signal its own name."
             )
 
     def _commit(self, session: Session) -> None:

@@ -1,4 +1,4 @@
-// The pages work without this script. It asks before some actions, copies, and renews pages.
+// The pages work without this script. It asks before some actions, copies texts, and refreshes pages.
 "use strict";
 
 document.documentElement.classList.add("scripted");
@@ -23,8 +23,8 @@ async function copyText(from) {
   selection.removeAllRanges();
 }
 
-// Renewing: a page is fetched regularly. It is shown at once, unless the user selects, types or
-// picks, or the mouse moves or is pressed, since a row must not move away under a click.
+// Refreshing: a page is fetched regularly. It is shown at once, unless the user types or selects
+// something, or the mouse moves or is pressed, since a row must not move away under a click.
 
 let moved = 0;
 let pressed = false;
@@ -43,7 +43,7 @@ function isChanged(field) {
 }
 
 function isHeld(main) {
-  // A hidden page is renewed in any case.
+  // A hidden page is refreshed in any case.
   if (document.hidden) return false;
   const fields = Array.from(main.querySelectorAll("input:not([type=hidden]), select, textarea"));
   return fields.some((field) => field === document.activeElement || isChanged(field)) || !document.getSelection().isCollapsed;
@@ -107,7 +107,7 @@ function addPause(stamp, act) {
   sign.className = "narrow";
   sign.ariaHidden = "true";
   const say = (paused) => {
-    words.textContent = button.ariaLabel = paused ? "Renew again" : "Stop renewing";
+    words.textContent = button.ariaLabel = paused ? "Refresh again" : "Stop refreshing";
     sign.textContent = paused ? "▶" : "❚❚";
   };
   say(false);
@@ -167,8 +167,8 @@ function keepFresh(main, stamp) {
     const lost = failures > 1 || now - seen > long;
     age.textContent = `${printAge((now - shown) / 1000)} old`;
     const text = failures
-      ? `Not renewed since ${clock(seen)}: ${why}. Trying again.`
-      : held ? "Not renewed while you select or type." : "";
+      ? `Not refreshed since ${clock(seen)}: ${why}. Trying again.`
+      : held ? "Not refreshed while you select or type." : "";
     if (trouble.textContent !== text) trouble.textContent = text;
     // One failure may be a restart.
     document.documentElement.classList.toggle("stale", lost || now - shown > long);

@@ -59,7 +59,7 @@ REFUSED: dict[str, tuple[dict[Any, Any], str]] = {
     "set": ({"a": {"b": {1}}}, r"payload\['a'\]\['b'\] is of type set"),
     "object": ({"user": object()}, r"payload\['user'\] is of type object"),
     "20,000 levels": ({"a": nested(20_000)}, "nested over 100 levels deep"),
-    "too large": ({"small": 1, "body": "x" * LIMIT}, "has over 65,536 bytes, the limit"),
+    "too large": ({"small": 1, "body": "x" * LIMIT}, "is larger than 65,536 bytes, the limit"),
     "too large in bytes": ({"body": "é" * (LIMIT // 2 + 1)}, "the limit"),
     "endless integer": (
         {"a": 10**5000},
@@ -89,7 +89,7 @@ def test_payload_that_is_no_object_is_refused(payload: Any) -> None:
 def test_payload_of_exactly_the_limit_is_kept() -> None:
     empty = len(json.dumps({"a": ""}))
     assert len(payload_text({"a": "x" * (100 - empty)}, 100)) == 100
-    with pytest.raises(PayloadError, match="has over 100 bytes"):
+    with pytest.raises(PayloadError, match="is larger than 100 bytes"):
         payload_text({"a": "x" * (101 - empty)}, 100)
 
 

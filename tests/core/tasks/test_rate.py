@@ -84,7 +84,7 @@ def test_ticks_reach_a_rate_if_budget_or_burst_covers_the_whole_minute(
         ({"rate": "0/s"}, "rate is '0/s'.* The number must be from 1 to 999,999"),
         ({"rate": "1000000/s"}, "The number must be from 1 to 999,999"),
         ({"rate": "1.5/s"}, "'1.5' is not a whole number. Give a longer time"),
-        ({"rate": "5/fortnight"}, "'fortnight' is not a unit. There are: s, second, min"),
+        ({"rate": "5/fortnight"}, "'fortnight' is not a unit. The units are: s, second, min"),
         ({"rate": "5/10000s"}, "The time must be from 1 to 9,999 units"),
         ({"rate": "5 / s"}, "Write it without spaces and leading zeros"),
         ({"rate": "5/s", "rate_key": lambda mail: "x"}, "rate_key is <function.*Give a text of"),

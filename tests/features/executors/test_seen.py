@@ -85,7 +85,7 @@ def test_doctor_asks_celery(
     monkeypatch.setattr(executor, "check", check)
     ((level, text),) = of_engines(state)
     assert level == "error"
-    assert "Celery cannot be asked: ConnectionRefusedError: no broker" in text
+    assert "Celery cannot be checked: ConnectionRefusedError: no broker" in text
 
 
 def test_without_celery_doctor_and_ticks_say_what_to_do(

@@ -19,7 +19,7 @@ from tests.monitor import Monitor
 from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.usefixtures("context")
-DEAD = "tests: 1 run ended dead in the last 24 h"
+DEAD = "tests: 1 run died in the last 24 h"
 
 
 @pytest.fixture

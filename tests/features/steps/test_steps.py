@@ -345,7 +345,7 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
     [
         (nested, "step('inner') is called while the step 'outer' is running."),
         (nested_in_chunk, "step('inner') is called while the step 'outer' is running."),
-        (twice, "The step 'same' is there twice in this attempt: "),
+        (twice, "The step 'same' occurs twice in this attempt: "),
         (uncommitted, "step('totals') begins with uncommitted work in db.session: 1 INSERT"),
         (no_function, "step('totals'): the function is None."),
         (no_arguments, "step() takes a text and the function by position: step('mail:5', send"),
@@ -382,7 +382,7 @@ def test_a_changed_step_needs_a_new_name(
 
     enqueue(close, retry=AGAIN)
     tick()
-    assert "has a row that step('same') made" in str(the_run(db).last_error)
+    assert "has the name of step('same'), which has a row already" in str(the_run(db).last_error)
 
 
 def test_steps_are_for_runs_alone(jobs: CronJobs, perform: Perform) -> None:

@@ -166,7 +166,7 @@ def test_chunks_of_an_async_function_are_not_for_a_plain_loop(
         for _ in jobs.each("rows", find):  # type: ignore[attr-defined]
             pass
 
-    assert "Go through its chunks by `async for`" in str(perform(close).last_error)
+    assert "Loop over its chunks with `async for`" in str(perform(close).last_error)
 
 
 def swallow(call: Callable[[], object]) -> None:
