@@ -91,7 +91,7 @@ def test_every_token_that_is_taken_arrives_in_a_header() -> None:
     ("name", "value", "says"),
     [
         ("LEESE", 60, r"CRONJOBS_LEESE is not a setting of .*CRONJOBS_LEASE"),
-        ("TIMEZNE", "UTC", r"TIMEZNE .*\. Did you mean CRONJOBS_TIMEZONE\? There"),
+        ("TIMEZNE", "UTC", r"TIMEZNE .*\. Did you mean CRONJOBS_TIMEZONE\? The settings"),
         ("FOO", "UTC", r"FOO is not a setting of Flask-CronJobs\. The settings are:"),
         ("HEALTH_TICK_AGE", 5, "seconds from 60 to 2592000: ticks"),
         ("TIMEOUT", 0, r"seconds from 0\.05 to 2592000\.$"),

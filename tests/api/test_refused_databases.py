@@ -23,9 +23,9 @@ URLS = {
 
 def the_sentence(name: str) -> str:
     return (
-        f"The database URL names {name}, but Flask-CronJobs works with SQLite, and with PostgreSQL "
-        "by psycopg 3: pip install 'Flask-CronJobs[postgres]', and write postgresql+psycopg://… as "
-        "the URL."
+        f"The database URL names {name}, but Flask-CronJobs supports only SQLite, and PostgreSQL "
+        "with psycopg 3. For PostgreSQL: pip install 'Flask-CronJobs[postgres]', and begin the URL "
+        "with postgresql+psycopg://"
     )
 
 

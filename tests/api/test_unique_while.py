@@ -126,7 +126,7 @@ class TestRetryOfAnEndedRun:
             jobs.retry(first.id)
         jobs.cancel(second.id)
         assert jobs.retry(first.id).status == "queued"
-        with pytest.raises(StateConflict, match=f"run {first.id} has it now"):
+        with pytest.raises(StateConflict, match=f"run {first.id} holds it now"):
             jobs.retry(second.id)
 
     @on_both

@@ -94,7 +94,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("show abc", "'abc' is not an id"),
         ("effects --done a --redo a", "Give --done or --redo, not both."),
         *(
-            (f"{change} --json", "Leave it out of a change.")
+            (f"{change} --json", "Leave it out to make a change.")
             for change in (
                 "effects --done a",
                 "effects --redo a",

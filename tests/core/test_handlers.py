@@ -76,7 +76,7 @@ def test_in_a_thread_a_handler_goes_on_beyond_its_timeout_and_the_log_warns(
         thread.join()
         run = db.session.scalars(db.select(JobRun)).one()
     assert (run.status, run.result) == ("succeeded", True)
-    assert "let an executor work in processes, not in threads" in caplog.text
+    assert "let an executor use processes, not threads" in caplog.text
 
 
 def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> None:

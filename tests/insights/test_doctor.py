@@ -138,7 +138,7 @@ def test_what_the_tables_lack_is_found(
     assert ("ticks" in findings) == (id_ != "columns")
 
 
-@pytest.mark.parametrize(("age", "said"), [(None, "another database"), (3600, "by hand")])
+@pytest.mark.parametrize(("age", "said"), [(None, "different database"), (3600, "by hand")])
 def test_ticks_that_do_not_come_are_an_error_that_names_the_crontab(
     state: State, rows: Rows, age: float | None, said: str
 ) -> None:

@@ -252,7 +252,7 @@ NO_NAMES: dict[str, Callable[[Any], object]] = {
 def test_what_is_no_name_is_a_clear_error(app: Flask, jobs: CronJobs, case: str) -> None:
     with (
         app.app_context(),
-        pytest.raises(TypeError, match=r"is not a name\. Give a text, or a task, which @jobs\."),
+        pytest.raises(TypeError, match=r"is not a task\. Give a task that @jobs\.task made"),
     ):
         NO_NAMES[case](jobs)
 

@@ -142,7 +142,7 @@ WRONG: list[tuple[Any, tuple[Any, ...], Given, type[Exception], str]] = [
     (travel, (NAIVE,), {}, ValueError, "with a time zone"),
     (fire, ("reports",), {}, NotFound, r"no definition 'reports'.*report"),
     (fire, ("report", NAIVE), {}, ValueError, "with a time zone"),
-    *((fire, (name,), {}, TypeError, "is not a name") for name in (7, None, b"report")),
+    *((fire, (name,), {}, TypeError, "is not a task") for name in (7, None, b"report")),
 ]
 
 

@@ -202,7 +202,7 @@ class Counted(list[Any]):
 def test_what_lies_behind_the_limit_is_not_read(member: Any, inside: bool) -> None:
     many = Counted([member] * 300_000)
     payload = {"first": 1, "many": {"deep": [many]} if inside else many}
-    with pytest.raises(PayloadError, match="over 65,536 bytes, the limit"):
+    with pytest.raises(PayloadError, match="larger than 65,536 bytes, the limit"):
         payload_text(payload, LIMIT)
     assert many.seen <= LIMIT
 

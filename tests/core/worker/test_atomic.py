@@ -194,4 +194,4 @@ def test_success_stands_if_a_hook_raises_after_the_commit(
     assert (report.succeeded, report.lost) == (1, 0)
     assert (the_run(db).status, the_run(db).result) == ("succeeded", "ok")
     assert labels(db) == ["booked"]
-    assert "its work is committed, and then a hook" in caplog.text
+    assert "its work was committed, but then a hook" in caplog.text

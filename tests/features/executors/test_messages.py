@@ -85,9 +85,9 @@ def test_a_message_of_another_database_is_refused_and_told(
         assert perform(message.id, message.token) is None
         assert perform(message.id, message.token) is None
     (line,) = warnings(caplog)
-    assert f"message of the run {run.id}" in line
+    assert f"message for the run {run.id}" in line
     assert "another database" in line
-    assert "queues, of its own" in line
+    assert "its own broker or queues" in line
     executor.deliver(message)  # The owner's worker begins it all the same.
     assert executor.results() == ["succeeded"]
 

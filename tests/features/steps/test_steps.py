@@ -354,7 +354,7 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
             "step('totals') cannot keep its result, which must be small JSON: result is of type",
         ),
         (unawaited, "step('totals') was given an async function in a plain handler."),
-        (the_same_ids, "each('invoices'): the function was given 1, and returned ids up to it"),
+        (the_same_ids, "each('invoices'): the function was given 1 and returned ids up to it"),
         (no_ids, "each('invoices'): the function returned None. Return the next ids in a list"),
         (no_name, "step: the name is ''"),
     ],

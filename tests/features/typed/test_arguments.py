@@ -271,7 +271,7 @@ def test_large_value_is_refused_before_it_is_converted(
         {"days": ["2026-01-01"] * 5_000, "order": {"id": "x" * 20_000}},
     ]
     for payload in payloads:
-        with pytest.raises(PayloadError, match="over 65,536 bytes"):
+        with pytest.raises(PayloadError, match="larger than 65,536 bytes"):
             jobs.enqueue("it", payload)
 
 
