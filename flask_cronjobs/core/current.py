@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cached_property
@@ -374,6 +374,15 @@ def in_worker() -> bool:
         or ("jobs", "work") in pairwise(sys.argv)
         or (name == "celery" and "worker" in sys.argv)
     )
+
+
+def in_event_loop() -> bool:
+    """Return whether this thread runs an event loop, which a wait would block."""
+    import asyncio
+
+    with suppress(RuntimeError):
+        return bool(asyncio.get_running_loop())
+    return False
 
 
 def running() -> CurrentRun | None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from flask import Flask
 
+from ...core.current import in_event_loop
+
 if TYPE_CHECKING:
     from ...core.app_state import State
     from ...core.worker.context import RunnerContext
@@ -39,15 +41,4 @@ def tasks_of(state: State) -> dict[str, int]:
         for task in tasks
         if task.is_async and not task.options.atomic
     }
-    return {} if limits and _in_loop() else limits
-
-
-def _in_loop() -> bool:
-    """Return whether this thread runs an event loop, as in a notebook."""
-    from asyncio import get_running_loop
-
-    try:
-        get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return {} if limits and in_event_loop() else limits  # A notebook runs one.

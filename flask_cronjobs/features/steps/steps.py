@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 
 from ...config import in_seconds
 from ...core.app_state import State
-from ...core.current import CurrentRun, running
+from ...core.current import CurrentRun, in_event_loop, running
 from ...core.enqueue import explaining_missing_tables, wake
 from ...core.insert import writing_connection
 from ...core.look import holder
@@ -192,15 +192,6 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
                 time.sleep(_PAUSE)
         current.go_on()
     return current.row.result
-
-
-def in_event_loop() -> bool:
-    """Return whether this thread runs an event loop, which a wait would block."""
-    import asyncio
-
-    with suppress(RuntimeError):
-        return bool(asyncio.get_running_loop())
-    return False
 
 
 def signal(state: State, run: object, name: str, payload: object) -> bool:
