@@ -111,11 +111,11 @@ class State:
     ) -> Bookkeeping:
         """Return a bookkeeping connection; in some tests, one that is shared with ``db.session``.
 
-        :param guard: as of `Bookkeeping`.
+        :param guard: see `Bookkeeping`.
         :param apart: whether it must not be shared, since its user begins workers.
         :raises SetupError: it must not be, and ``db.session`` is bound to one connection.
         """
-        # Here, since an app imports this module at its start.
+        # Import it here, since an app imports this module at its start.
         from ..db.connection import Bookkeeping
 
         database = self.database

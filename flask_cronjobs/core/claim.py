@@ -35,8 +35,8 @@ from .outcome import (
     record_statement,
 )
 
-#: How long to wait before an outcome whose row is locked is tried again, in seconds, and how often.
-#: A claim may lock a row for a moment that it does not take.
+#: The pauses before the retries of an outcome whose row is locked. A claim may lock a row for a
+#: moment and then not take its run.
 LOCKED_PAUSE_SECONDS = (0.01, 0.04)
 
 
@@ -50,7 +50,7 @@ class ClaimRequest(NamedTuple):
     :ivar elsewhere: queues not to claim from, also if they are among *queues*.
     :ivar lease: seconds that the claim holds without a heartbeat.
     :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
-    :ivar beyond: the number of further runs to lock, since many may have to be parked.
+    :ivar beyond: the number of runs to look at beyond *limit*, since many may have to be parked.
     :ivar side_by_side: whether the runs will run at the same time, as async handlers do. Then
         retries are claimed together with others, except a last attempt and one after a lost worker;
         unless *idle*, those are skipped.
@@ -133,8 +133,8 @@ def record_and_claim(
     Both happen in one transaction. If the id of an outcome is neither in ``recorded`` nor in
     ``unrecorded``, its lease was lost.
 
-    What the database refuses for now is tried again by `Bookkeeping.call`. Here, outcomes whose
-    rows are locked are tried again for a moment.
+    `Bookkeeping.call` retries what the database refuses for now. This function retries outcomes
+    whose rows are locked, for a moment.
 
     :param books: the worker's bookkeeping connection.
     :param repeat: whether to repeat after a broken connection. If the first try had committed, a

@@ -274,8 +274,8 @@ class CurrentRun:
     def cause_of(self, error: BaseException) -> BaseException:
         """Return what has ended the handler: its interruption, if the database layer failed by it.
 
-        Hit in the middle of a flush, a rollback or a query, SQLAlchemy may raise an error of its
-        own, about a state that it has not expected.
+        Interrupted in the middle of a flush, a rollback or a query, SQLAlchemy may raise an error
+        of its own, about a state that it has not expected.
         """
         from ..db.errors import is_of_database
 
@@ -299,10 +299,10 @@ class CurrentRun:
     def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
         """Pass the last progress to *write*, unless it was written. For the keeper's thread.
 
-        What *write* raises is raised, and the progress is written later.
+        If *write* raises, the error is raised here, and the progress is written later.
         """
         if self.has_progress and (reported := self._reported):
-            # First: what is reported meanwhile is to be written next time.
+            # Reset it first, so that progress reported meanwhile is written next time.
             self.has_progress = False
             try:
                 write(self.claim, *_shown(reported))

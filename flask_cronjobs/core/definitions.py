@@ -51,7 +51,7 @@ class DefinitionRow(NamedTuple):
 
     @property
     def due(self) -> bool:
-        """Whether a slot must be recorded, or may have to be since the row cannot be read."""
+        """Whether a slot is due, or may be due because the row cannot be read."""
         if self.paused:
             return False
         if self.next_run_at is None:

@@ -1,4 +1,4 @@
-"""Insert many runs in the user's own transaction, by a JSON parameter for a thousand of them.
+"""Insert many runs in the user's own transaction, a thousand with each JSON parameter.
 
 This was measured against the alternatives, on tables with all their indexes and checks. Arrays for
 ``unnest`` cost the client more and the server as much, COPY saves the server nothing and knows no
@@ -110,9 +110,9 @@ def _insert_or_find(
 ) -> dict[str, Inserted]:
     """Insert *rows*, or find the runs that have their keys; return each by its key.
 
-    The run that had a key may have given it up between the statements. Then insert again; and if it
-    happens often, as with keys of pending runs, insert all of *rows*, since to insert only those
-    that are left would take their keys out of order.
+    The run that had a key may have given it up between the statements. Then insert
+    again. If that happens often, as with keys of pending runs, insert all of *rows* again, since
+    inserting only the others would lock their keys out of order.
     """
     inserted: dict[str, Inserted] = {}
     has_free_keys = any(row.unique_while is not None for row in rows.values())
@@ -130,7 +130,7 @@ def _insert_or_find(
 
 
 def _can_undo(connection: Connection) -> bool:
-    """Return whether keys are held until the transaction ends, but can be given up before.
+    """Return whether keys are held until the transaction ends, but a rollback can free them before.
 
     SQLite has no other writer meanwhile, and AUTOCOMMIT has no transaction.
     """
@@ -189,7 +189,7 @@ def _insert_many(d: Dialect, columns: tuple[str, ...], keyed: bool = False) -> s
 
 
 def _reserve(connection: Connection, number: int) -> Sequence[int]:
-    """Return so many new ids of runs, rising; none if no sequence belongs to the column."""
+    """Return *number* new ids of runs in rising order; none if the column has no sequence."""
     sql = """
         SELECT nextval(sequence) FROM pg_get_serial_sequence('job_runs', 'id') AS sequence,
             generate_series(1, :number)

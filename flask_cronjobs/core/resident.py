@@ -1,7 +1,7 @@
 """``flask jobs work``: the work of ticks from crontab, done by a process that stays.
 
-What a tick does before and after its runs, one worker of each process pool does every minute, in a
-thread beside its runs.
+Every minute, one worker of each process pool does what a tick does before and after its runs, in a
+thread beside its own runs.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ResidentMinutes(threading.Thread):
         self._trouble = Outage()
 
     def end(self) -> None:
-        """End the thread soon, and with it the last minute, once the keeper has ended."""
+        """Finish the last minute and end the thread soon, since the keeper has ended."""
         self._stopped.set()
         self.join(END_SECONDS)
         if self.is_alive():
@@ -125,7 +125,7 @@ class ResidentMinutes(threading.Thread):
     def _tries(self, step: Callable[[], None]) -> bool:
         """Take *step*; return False if it met with trouble that may pass.
 
-        :raises DatabaseTrouble: trouble that will not.
+        :raises DatabaseTrouble: the trouble will not pass.
         """
         try:
             step()
@@ -208,7 +208,7 @@ class ResidentMinutes(threading.Thread):
 def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
     """Return what sends ``tick_finished`` and pings for each minute and for lost runs.
 
-    It does so beside the minutes: neither a monitor that hangs nor a slow receiver holds up one.
+    It does so in a separate thread, so a monitor that hangs or a slow receiver delays no minute.
     """
 
     def send(report: TickReport | list[Outcome]) -> None:

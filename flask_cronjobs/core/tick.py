@@ -79,7 +79,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
-        # A tick stays for the runs that wait for a start.
+        # A tick waits for runs whose start comes within its budget.
         start_comes = features.next_start(state, books, options.queues) < until
         if look_at_queue(books) or start_comes:
             # Here, as in `worker_options`.

@@ -22,7 +22,7 @@ from .definitions import undeclared
 DELETED_AT_ONCE = 1000
 #: How long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)
-#: How much longer they are kept, so that not every tick deletes the few rows of one minute.
+#: How much longer they are kept at most, so that a tick deletes the rows of many minutes at once.
 TICK_SLACK = timedelta(hours=1)
 #: Seconds by which a host's clock may differ from the database's without a warning.
 CLOCK_TOLERANCE_SECONDS = 2.0
@@ -116,7 +116,7 @@ def begin(
 def insert_tick(d: Dialect) -> TextClause:
     """Return the INSERT of `begin`."""
     latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST_TICKS}"
-    # For each mark, rows of which one suffices.
+    # The rows that set each mark; one such row is enough.
     rows_of = {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
         "exhausted": f"job_runs WHERE {ODD} AND {SPENT}",

@@ -142,7 +142,7 @@ class _Written:
         self._before: dict[str, Counter[str]] = {}
 
     def note(self, _: object, __: object, statement: str, *___: object) -> None:
-        """Count *statement*. What was written since a savepoint goes with its rollback."""
+        """Count *statement*. The rollback of a savepoint takes back what was counted since."""
         if match := re.match(_WRITES, statement):
             self.counts[(match[1] or match[2]).upper()] += 1
         elif match := re.match(_SAVEPOINT, statement):

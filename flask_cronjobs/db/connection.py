@@ -232,7 +232,7 @@ class Bookkeeping:
             self.engine.dispose()
 
     def _each(self, statements: Sequence[Statement], connection: Connection) -> list[Any]:
-        # Of `keep_plans`; it holds nothing back if the server gets no pipelines.
+        # `keep_plans` made this cursor class; without pipelines it holds no statements back.
         cursors: Any = getattr(self._raw, "cursor_factory", None)
         if not hasattr(cursors, "held"):
             return self._transact(connection, partial(_in_turn, statements))

@@ -89,7 +89,7 @@ def is_in_memory(engine: Engine) -> bool:
 
 
 def is_shared(database: Engine | Connection) -> bool:
-    """Return whether *database* is, or has, the only connection there is, as in some tests."""
+    """Return whether all code shares the one connection of *database*, as in some tests."""
     return isinstance(database, Connection) or isinstance(database.pool, StaticPool)
 
 

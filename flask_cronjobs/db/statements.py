@@ -148,7 +148,7 @@ def _send_with_settings(
 
 T = TypeVar("T")
 
-#: Most errors of a chain whose frames are cleared.
+#: The largest number of errors in a chain whose frames are cleared.
 MAX_CHAIN_ERRORS = 8
 
 

@@ -68,7 +68,7 @@ class Arguments:
         return {}
 
     def forget(self) -> None:
-        """Look annotations up again when next needed: not all may have been there yet."""
+        """Look annotations up again when next needed, since some names may not have existed yet."""
         for name in ("schema", "defaults", "are_decoded"):
             self.__dict__.pop(name, None)
 

@@ -73,7 +73,7 @@ class RunPolicy:
 
     @property
     def policy(self) -> dict[str, Any]:
-        """These values alone."""
+        """The `RunPolicy` with these values alone."""
         return {name: getattr(self, name) for name in RunPolicy.__slots__}
 
 

@@ -120,7 +120,7 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
 
 
 def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]:
-    """Yield what does not go together."""
+    """Yield a sentence on each pair of options that do not go together."""
     for option, (other, example) in _NEEDS.items():
         if getattr(options, option) is not None and getattr(options, other) is None:
             yield f"{option} has no effect without {example}. Give both, or remove it."
