@@ -199,7 +199,7 @@ def test_batch_that_a_run_has_left_open_is_told_in_its_row_unless_it_fails(
 
 
 def test_a_batch_has_no_batches_inside(jobs: CronJobs) -> None:
-    with jobs.batch("b"), pytest.raises(TaskError, match="let the `then`"), jobs.batch("c"):
+    with jobs.batch("b"), pytest.raises(TaskError, match="Let the `then`"), jobs.batch("c"):
         pass
 
 
