@@ -1,5 +1,19 @@
 """Interrupt a handler from outside: SIGALRM in the main thread raises an exception inside it.
 
+======================== ============ =========================== =========================
+reason                   exception    who raises it               outcome of the attempt
+======================== ============ =========================== =========================
+a timeout has passed     TimedOut     the timer, see `due`        failed, may be retried
+the lease has ended      LeaseLost    the timer, see `due`        failed, unless reclaimed
+the lease was lost       LeaseLost    the keeper, `RunMonitor`    none: it is not recorded
+an operator cancelled it Cancelled    the keeper, `RunMonitor`    cancelled
+the worker must stop     ShuttingDown the keeper, `RunMonitor`    released, not counted
+the keeper has died      ShuttingDown the runner, as a run begins released, not counted
+======================== ============ =========================== =========================
+
+`outcomes.failure` turns the exception into the outcome. If the handler does not end, the keeper
+ends its process after the grace; see `RunMonitor.stuck`.
+
 The kernel's timer sends the signal at a timeout, whatever the other threads do; the keeper sends it
 for a cancel or a shutdown. A signal also ends a blocking system call, which setting an exception on
 a thread would not. In other threads, and on platforms without SIGALRM, handlers cannot be
@@ -8,14 +22,14 @@ interrupted.
 A signal that arrives just before a system call blocks is noted, but does not end the call. So it is
 sent again until it is handled.
 
-The same timer ends a handler whose lease has ended, since the keeper may be stuck in a connection
-that hangs, and another worker may hold the run.
+The same timer interrupts a handler whose lease has ended, since the keeper may be stuck in a
+connection that hangs, and another worker may hold the run.
 
 SQLAlchemy keeps its sessions, connections and pools consistent after an error of its driver, but
-not after one that is raised between two of its own steps. So if a signal arrives inside SQLAlchemy,
-the interruption is raised when it returns to its caller.
+not after an exception between two of its own steps. So if a signal arrives inside SQLAlchemy, the
+interruption is raised when SQLAlchemy returns to its caller.
 
-If that does not help, the watchdog ends the process.
+If a handler never releases the interpreter's lock, the watchdog ends the process.
 """
 
 from __future__ import annotations
@@ -51,7 +65,7 @@ _POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the
 _HELPERS = {*sys.stdlib_module_names, __name__.partition(".")[0], "flask_sqlalchemy", "None"}
 _WAIT = threading.Condition.wait.__code__
 
-#: Returns the run that a signal in a frame may interrupt; None if it hits none.
+#: Returns the run whose handler a signal in a frame may interrupt; None if there is none.
 Find = Callable[[FrameType | None], Working | None]
 
 
@@ -140,9 +154,10 @@ class HandlerInterrupter:
             sys.unraisablehook = self._previous_hook
 
     def due(self, working: Working) -> BaseException | None:
-        """Return what is to interrupt the handler of *working* now, and note it; each thing once.
+        """Return the exception that must interrupt the handler of *working* now, and note it.
 
-        That is what was requested, its timeout, or the end of its lease.
+        It is the one that was requested, or the one of its timeout, or the one of its lease's end.
+        Each is returned once; None if none is due.
         """
         claim, now = working.claim, time.monotonic()
         (until, seconds) = working.limit
@@ -171,7 +186,7 @@ class HandlerInterrupter:
                 self._raise_due(working)
 
     def disarm(self) -> None:
-        """Raise nothing from now on."""
+        """Raise no interruption from now on."""
         if self._armed is not None:
             self._armed = None
             if self._traces:
@@ -195,7 +210,7 @@ class HandlerInterrupter:
             self._timer.stop()
 
     def postpone(self, seconds: float) -> None:
-        """Send no signal for so many *seconds* of such a block."""
+        """Send no signal for *seconds* in a block of `finding_async`."""
         if self._find_async is not None:
             self._timer.set(time.monotonic() + seconds)
 
@@ -275,7 +290,7 @@ class HandlerInterrupter:
         return None
 
     def _may_raise(self, frame: FrameType | None) -> bool:
-        """Return whether to interrupt the handler in *frame* now; if not, let that come soon."""
+        """Return whether to interrupt the handler in *frame* now; if not, arrange a later try."""
         if self._deferrals:
             self._is_deferred = True
             return False
@@ -289,10 +304,10 @@ class HandlerInterrupter:
         return True
 
     def _put_off(self, caller: FrameType) -> None:
-        """Let an interruption come when SQLAlchemy returns to *caller*.
+        """Arrange that the interruption is raised when SQLAlchemy returns to *caller*.
 
-        A tracer is the only way to hear of that. If another traces already, such as a debugger,
-        look often instead.
+        Only a tracer notices that. If another tracer is active, such as a debugger, try again soon
+        instead.
         """
         if sys.gettrace() not in (None, _trace_nothing):
             self._timer.set(time.monotonic() + RAISE_AGAIN_SECONDS)
@@ -315,7 +330,7 @@ class HandlerInterrupter:
         self._on_signal(signal.SIGALRM, frame)
 
     def _on_unraisable(self, unraisable: Any) -> None:
-        """Raise an interruption again that hit a finalizer, where Python ignores exceptions."""
+        """Retry an interruption that was raised in a finalizer, where Python ignores exceptions."""
         at_work, error = self._armed or running(), unraisable.exc_value
         if at_work is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
             self._previous_hook(unraisable)
@@ -331,25 +346,25 @@ class HandlerInterrupter:
             raise error
 
     def _next(self, working: Working) -> float:
-        """Return when its handler is to be interrupted: at its timeout or its lease's end."""
+        """Return the time of the next interruption: the timeout, or the end of the lease."""
         until = working.limit[0]
         return until if working.is_lost else min(until, self._leases.end(working.claim))
 
 
 def _is_disarming(frame: FrameType | None) -> bool:
-    """Return whether a signal is heard on entering `disarm`: too late, the handler has ended."""
+    """Return whether a signal is handled on entering `disarm`, when the handler has ended."""
     return frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
 
 
 def _trace_nothing(_frame: FrameType, _event: str, _argument: object) -> None:
-    """Trace no new frame: a tracer of all is needed for one to be traced."""
+    """Trace no new frame. Python traces a single frame only if there is a tracer of all frames."""
 
 
 def _caller_of_sqlalchemy(frame: FrameType | None) -> FrameType | None:
-    """Return the frame that has called SQLAlchemy, if *frame* is part of what that does; or None.
+    """Return the frame that called SQLAlchemy if *frame* runs SQLAlchemy's own code; or None.
 
-    Its driver and the app's listeners are none of it: there it is ready for any error. Nor is its
-    wait for a connection, which may take long.
+    The driver and the app's listeners do not count, since SQLAlchemy expects any error from them.
+    Nor does its wait for a connection, which may take long.
     """
     while frame is not None and _package(frame) in _HELPERS and frame.f_code is not _WAIT:
         frame = frame.f_back
@@ -365,11 +380,11 @@ def _package(frame: FrameType) -> str:
 
 
 def _cleanup_above(frame: FrameType | None) -> FrameType | None:
-    """Return the finalizer, or the begin or way back of a connection, that *frame* is part of.
+    """Return the frame of a finalizer, or of a connection's opening or return, above *frame*.
 
-    Interrupted on its way back to its pool, it would stay open, with its transaction and its locks;
-    and so would one that psycopg has just opened, and not returned yet. But before, it may wait for
-    a server that never answers.
+    If the return of a connection to its pool is interrupted, the connection stays open with its
+    transaction and its locks. So does a connection that psycopg has opened but not returned yet. A
+    connection that still waits for a server may be interrupted, since the server may never answer.
     """
     waits = False
     while frame is not None:

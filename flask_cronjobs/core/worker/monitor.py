@@ -1,8 +1,9 @@
-"""The monitor watches the held runs: leases, cancels, deadlines, and runs that do not end.
+"""Interrupt handlers for the keeper, and find those that do not end.
 
-A handler is first interrupted, by an exception inside it. If it does not end within the grace, its
-process is ended, after its outcome is recorded and the other held runs are released. If a handler
-never lets go of the interpreter's lock, the watchdog ends the process.
+A handler is first interrupted by an exception inside it; `interrupts` lists the reasons. If it does
+not end within the grace, its process is ended, after its outcome is recorded and the other held
+runs are released. If a handler never releases the interpreter's lock, the watchdog ends the
+process.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ REARM_SECONDS = 1.0
 class Watchdog:
     """Ends a process whose handler cannot be interrupted; armed while a worker holds runs.
 
-    It is faulthandler's timer, which does not need the interpreter's lock: it ends even a process
-    whose handler never lets go of that lock, and in which no other thread of ours can run.
+    It uses the timer of faulthandler, which does not need the interpreter's lock. So it also ends a
+    process whose handler never releases that lock, and in which no other thread of ours can run.
 
     `arm` and `disarm` belong to the keeper's thread; `extend` may be called from any thread.
 
@@ -128,7 +129,7 @@ class RunMonitor:
     def keep_watchdog(self, holding: bool) -> None:
         """Keep the watchdog armed while the worker holds runs.
 
-        :param holding: whether it does, begun or not.
+        :param holding: whether the worker holds a run, begun or not.
         """
         if holding:
             self.arm_watchdog()
@@ -143,10 +144,10 @@ class RunMonitor:
         self._interrupter.repeat()
 
     def stuck(self) -> Outcome | None:
-        """Return the outcome of a run that does not end, if there is one.
+        """Return the outcome of a run that does not end; None if there is none.
 
-        It is to be recorded before the process is ended. A run is warned of where its process is
-        not ours to end.
+        The caller records it and ends the process. If the process must not be ended, a warning is
+        logged instead.
         """
         now = time.monotonic()
         if self._runner.loop is not None:
@@ -162,7 +163,7 @@ class RunMonitor:
         return None
 
     def end_others(self, stuck: Outcome) -> None:
-        """Interrupt the handlers beside a *stuck* one, and let them unwind for a moment."""
+        """Interrupt all handlers except the *stuck* one, and let them unwind for a moment."""
         self._end_all("the process is to be ended", but=stuck.identity)
         until = time.monotonic() + UNWIND_SECONDS
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
@@ -192,9 +193,9 @@ class RunMonitor:
         os._exit(EXIT_STATUS)
 
     def _reason(self, working: Working, now: float) -> BaseException | None:
-        """Return why the current run should have ended by now; None if it need not.
+        """Return why the handler should have ended by now; None if it may still run.
 
-        The first reason counts that the handler has known for longer than the grace.
+        That is its first interruption, or else its timeout, if the grace has passed since.
         """
         error, asked_at = working.asked or (None, float("inf"))
         grace = self._state.settings.shutdown_grace
