@@ -36,7 +36,7 @@ class Announcer:
 
     @property
     def behind(self) -> bool:
-        """Whether so much is left to tell that nothing more should be claimed."""
+        """Whether so many outcomes are unreported that no more runs should be claimed."""
         return self._sent - self._told >= BEHIND_OUTCOMES
 
     def tell(self, outcome: Outcome, recorded: bool = True) -> None:
@@ -50,7 +50,7 @@ class Announcer:
         self._next.append((outcome, recorded))
 
     def send(self) -> None:
-        """Let the thread tell what has come: much at a time, since to switch threads takes time."""
+        """Pass the noted outcomes to the thread together, since switching threads takes time."""
         if not self._next:
             return
         self._sent += len(self._next)
@@ -58,7 +58,7 @@ class Announcer:
         self._next = []
 
     def close(self, patience: float) -> None:
-        """Wait until all is told, but give up when nothing was told for *patience* seconds."""
+        """Wait until all is reported; give up if nothing was reported for *patience* seconds."""
         self.send()
         told, until = -1, 0.0
         while not self._work.close(0.2):

@@ -86,19 +86,19 @@ class RunnerContext:
         return run
 
     def note_end(self, run: CurrentRun) -> None:
-        """Take our signals back after *run*'s handler, and let the keeper write how far it came.
+        """Take our signals back after *run*'s handler, and let the keeper write its progress.
 
-        Also if it failed: then it matters most how far it came.
+        The progress is written if the handler failed, too: then it matters most.
         """
         self.interrupter.signals.put_back(run.claim.job_type)
         if run.has_progress:
             self.mailbox.put(ProgressRequest(run, False, SimpleQueue()))
 
     def may_begin(self, claim: Claim) -> bool:
-        """Return whether *claim*'s run may begin; if not, it is to be released.
+        """Return whether *claim*'s run may begin; if not, it must be released.
 
-        Not if the worker was frozen or cut off since the claim, so that another may have the run,
-        or if an earlier one of its strict order has come back meanwhile.
+        It must not begin if the lease has ended, so that another worker may have the run, or if an
+        earlier run of its strict order has come back since the claim.
         """
         if claim.job_type in self._ordered and not self._comes_first(claim):
             return False
@@ -116,7 +116,7 @@ class RunnerContext:
         return claim.id in self._first
 
     def report_start(self, claim: Claim) -> None:
-        """Tell that an attempt begins."""
+        """Report to the log and to the watchers that an attempt begins."""
         if logger.isEnabledFor(logging.INFO):
             log_run(
                 logging.INFO,

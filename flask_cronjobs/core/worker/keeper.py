@@ -249,7 +249,7 @@ class Keeper(threading.Thread):
         return Decision(now, outcomes, wanted, idle, is_long, closed, is_over, wait)
 
     def _is_closed(self, now: float) -> bool:
-        """Return whether nothing more is to be claimed."""
+        """Return whether no more runs may be claimed."""
         return (
             self.flag.at is not None
             or self._runner.left
@@ -264,7 +264,7 @@ class Keeper(threading.Thread):
         return None if limits is None else limits.reached(self._claimed)
 
     def _act(self, decision: Decision) -> float:
-        """Do what is due; return for how many seconds to wait for messages then."""
+        """Take the steps that are due; return the seconds to wait for messages afterwards."""
         for step in self._steps(decision):
             try:
                 step()
@@ -342,7 +342,7 @@ class Keeper(threading.Thread):
             requests.pop().answered.put(None)
 
     def _write_outputs(self, outcomes: Sequence[Outcome]) -> None:
-        """Write what handlers have said, before their outcomes: what is tried again is both."""
+        """Write the output of handlers before their outcomes, so that both are retried."""
         for outcome in outcomes:
             if outcome.output is not None:
                 write_output(self._connection, outcome)
@@ -367,7 +367,7 @@ class Keeper(threading.Thread):
         self._claimed += len(answer.claims)
 
     def _end_batches(self, decision: Decision) -> None:
-        """End the batches of the runs held, if they can be: when all is done, or each second."""
+        """End the batches of the held runs that can end: if no run is left, or each second."""
         held_runs = self._held_runs
         holds = held_runs.claims or held_runs.outcomes
         done = not holds and (self._pace.exhausted or decision.closed)
@@ -388,7 +388,7 @@ class Keeper(threading.Thread):
     def _give_up_outdated(self) -> None:
         """Give up outcomes of claims whose leases were lost, and whose runs are held anew.
 
-        All that comes behind knows outcomes by the ids of their runs.
+        The later steps identify outcomes by the ids of their runs alone.
         """
         for outcome in list(self._held_runs.outcomes):
             if outcome.identity in self._held_runs.outdated:
@@ -438,7 +438,7 @@ class Keeper(threading.Thread):
         )
 
     def _watch(self) -> float:
-        """Read whether the leases hold if a run is long; return when to do so again."""
+        """If a run is long, check leases and cancels; return when to do so again."""
         now, claims = time.monotonic(), self._held_runs.claims
         began = min((working.since for working in self._runner.at_work), default=now)
         if not claims or now - began < WATCH_SECONDS:

@@ -21,17 +21,17 @@ _OF_A_MB = 2**20 if sys.platform == "darwin" else 2**10
 
 
 class Limits(NamedTuple):
-    """After what a resident worker ends, so that a fresh one takes its place; None: no limit.
+    """The limits at which a resident worker ends and a fresh one replaces it; None: no limit.
 
-    :ivar runs: how many runs it takes.
-    :ivar memory: how much resident memory it may hold, in MB. It runs one run at least.
+    :ivar runs: the number of runs that the worker claims.
+    :ivar memory: the resident memory that it may hold, in MB. It finishes one run at least.
     """
 
     runs: int | None = None
     memory: int | None = None
 
     def reached(self, runs: int) -> str | None:
-        """Return after what a worker with so many *runs* ends, if it does."""
+        """Return which limit a worker with *runs* claimed runs has reached; None if none."""
         if self.runs is not None and runs >= self.runs:
             return f"after {plural(runs, 'run')}"
         if self.memory is not None and runs and (peak := peak_megabytes()) > self.memory:
