@@ -83,7 +83,7 @@ class CurrentRun:
     :raises PayloadError: the run's row cannot be read.
     """
 
-    # As defaults of the class, which cost a run nothing: most runs change few of them.
+    # Defaults of the class cost a run nothing, and most runs change few of them.
     output: Output | None = None
     at_end: Sequence[Callable[[], None]] = ()
     warning: str | None = None
@@ -209,7 +209,7 @@ class CurrentRun:
 
     @contextmanager
     def books_here(self) -> Generator[Bookkeeping]:
-        """Yield a connection for this thread: `books` is for the first one only."""
+        """Yield a connection for this thread; only the handler's first may use `books`."""
         from ..db.connection import Bookkeeping
 
         if self.thread == threading.get_ident():
@@ -272,7 +272,7 @@ class CurrentRun:
         self.warning = warning if self.warning is None else f"{self.warning} {warning}"
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return what has ended the handler: its interruption, if the database layer failed by it.
+        """Return the cause of *error*: the interruption, if the database layer failed by it.
 
         Interrupted in the middle of a flush, a rollback or a query, SQLAlchemy may raise an error
         of its own, about a state that it has not expected.
@@ -328,7 +328,7 @@ def _is_handled(error: BaseException) -> bool:
 
 
 def _shown(progress: Progress) -> Progress:
-    # When it is read: a handler may call `progress` very often.
+    # Do this when it is read, since a handler may call `progress` very often.
     fraction, message = progress
     return fraction, message and safe_text(message, READ_CHARACTERS)[:SHOWN_CHARACTERS]
 

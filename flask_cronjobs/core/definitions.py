@@ -171,7 +171,7 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
 
 def undeclared(d: Dialect) -> str:
     """Return SQL for: a definition of ``app`` is not in ``declared``, and not marked yet."""
-    # "= ANY" with thousands of names would compare each with each.
+    # "= ANY" with thousands of names would compare each row with every name.
     return f"""
         origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
         AND name NOT IN (SELECT name FROM {d.each("declared", "name")})
@@ -297,7 +297,7 @@ def _columns(d: Dialect) -> str:
 
 
 def enqueued_here(d: Dialect) -> str:
-    """Return SQL for: the app with ``declared`` and ``tasks`` enqueues the definition's slots."""
+    """Return the condition that the app of ``declared`` and ``tasks`` enqueues the slots."""
     return (
         f"((origin = 'code' AND {d.one_of('name', 'declared')})"
         f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"

@@ -241,12 +241,12 @@ def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     mapper = class_mapper(JobRun)
     known = session.identity_map.get(mapper.identity_key_from_primary_key((run_id,)))
     if known is not None:
-        # Also a new run's: SQLite gives an id again whose insertion was rolled back.
+        # The session may know a new run by it: SQLite reuses an id whose insertion was rolled back.
         for name, value in values.items():
             set_committed_value(known, name, value)
         return known
     if session.new or session.deleted or session.dirty:
-        # Perhaps in the midst of a flush, when nothing can be added, but a query can load it.
+        # This may be in the middle of a flush, when nothing can be added but a query can load it.
         return session.get_one(JobRun, run_id, bind_arguments=writing_bind())
     run = mapper.class_manager.new_instance()
     vars(run).update(values)

@@ -209,9 +209,9 @@ def _give_up_exhausted(d: Dialect) -> TextClause:
 def begin_handed(d: Dialect) -> TextClause:
     """Return the statement by which an executor's worker begins a run.
 
-    It trades the token with which the run was handed on, so only the first of two that bring the
-    same token begins it. A run that is paused by now, whose task this code does not have, or before
-    which an earlier one of its strict order has come back, does not begin.
+    It replaces the token with which the run was handed over, so of two workers that bring the same
+    token only the first begins the run. A run that is paused by now, whose task this code does not
+    have, or that no longer comes first in its strict order, does not begin.
     """
     return text(f"""
     UPDATE job_runs SET

@@ -311,7 +311,7 @@ def _write_output(d: Dialect) -> TextClause:
     """)
 
 
-#: How many characters of the first line of a message tell whether errors are the same.
+#: The number of characters of a message's first line that are compared to group errors.
 _HEAD_CHARACTERS = 300
 
 

@@ -242,7 +242,9 @@ class _ProcessPool:
                 self._fork_one(number)
 
     def _fork_one(self, number: int) -> None:
-        reader, writer = os.pipe()  # Closed on exec: a program that a handler starts has neither.
+        reader, writer = (
+            os.pipe()
+        )  # Both are closed on exec, so no program that a handler starts has them.
         try:
             pid = os.fork()
         except OSError:
@@ -314,7 +316,7 @@ class _ProcessPool:
     def _look_at(self, child: _Child) -> None:
         """If a worker has ended, take its last reports, and note how it ended.
 
-        The process itself says so, and not its pipe, which its handlers' processes may hold open.
+        This asks the system, since processes of its handlers may hold its pipe open.
         """
         try:
             pid, status = os.waitpid(child.pid, os.WNOHANG)

@@ -1,4 +1,4 @@
-"""Delete what is past its retention, in sets, and say how far that is behind."""
+"""Delete rows that are past their retention, many at once, and say how late that is."""
 
 from __future__ import annotations
 

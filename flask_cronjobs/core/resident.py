@@ -47,7 +47,7 @@ CHECK_SECONDS = 0.5
 STATEMENT_RETRY_SECONDS = 2.0
 #: How long a worker that stops waits for its minute work, in seconds.
 END_SECONDS = 3.0
-#: Seconds that it waits for the receivers of the last minute.
+#: Seconds that it then waits for receivers of the signals about its last minute.
 RECEIVER_SECONDS = 5.0
 
 

@@ -170,7 +170,7 @@ def _table(d: Dialect, rows: Iterable[Mapping[str, Any]], columns: Iterable[str]
 
 
 def _note(slot: Slot) -> str | None:
-    """Return the result of a skipped run, which names its slots."""
+    """Return the result of a skipped run, which names the skipped slots."""
     if slot.first is None:
         return None
     first, last = slot.first.isoformat(), slot.at.isoformat()
