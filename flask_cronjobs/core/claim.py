@@ -22,7 +22,7 @@ from sqlalchemy import Row, TextClause, text
 from ..db.connection import Bookkeeping, Rows, Statement
 from ..db.dialect import Dialect
 from ..models.conditions import RUNNING, sql_list
-from ..types import FAILED_KINDS, RETURNED_KINDS, Claim, Outcome
+from ..types import FAILED_KINDS, RETURNED_KINDS, WORKER_LOST, Claim, Outcome
 from . import gate
 from .claim_statement import claim_statement
 from .columns import CLAIMED, most_attempts
@@ -207,22 +207,27 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     """Return those of *outcomes* that are already stored in their rows.
 
-    Use this for outcomes whose answer was lost, since the database may have committed them.
+    Use this for outcomes whose answer was lost, since the database may have committed them. Of a
+    failure it also compares who recorded it: the attempt's worker, or a tick after its lease ended.
     """
-    looked_for = [{"id": o.id, "kind": o.kind, "attempt": o.attempt} for o in outcomes]
+    looked_for = [
+        {"id": o.id, "kind": o.kind, "attempt": o.attempt, "lost": o.error_type == WORKER_LOST}
+        for o in outcomes
+    ]
     parameters = {"outcomes": json.dumps(looked_for)}
     return _recorded(books.rows(_already_recorded(books.dialect), parameters))
 
 
 @lru_cache(maxsize=2)
 def _already_recorded(d: Dialect) -> TextClause:
-    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer")
+    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer", lost="boolean")
+    is_lost = f"COALESCE(r.error_type, '') = '{WORKER_LOST}'"
     return text(f"""
     WITH o AS MATERIALIZED {outcomes}
     SELECT r.id AS ids, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
     WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
-        (r.status = o.kind AND r.attempts = o.attempt)
-        OR (o.kind = 'failed' AND r.status = 'cancelled' AND r.attempts = o.attempt)
+        (r.attempts = o.attempt AND ({is_lost}) = o.lost
+            AND (r.status = o.kind OR (o.kind = 'failed' AND r.status = 'cancelled')))
         OR (o.kind IN {sql_list(RETURNED_KINDS)} AND r.attempts = o.attempt - 1)
     )
     """)

@@ -309,6 +309,31 @@ def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_ag
     assert [(claim.id, claim.attempt) for claim in answer.claims] == [(run_id, 2)]
 
 
+@pytest.mark.parametrize("is_reclaimed", [False, True], ids=["own", "reclaimed"])
+def test_outcome_sent_again_is_not_taken_for_the_one_that_a_tick_recorded(
+    app: Flask, state: State, db: SQLAlchemy, books: Bookkeeping, claims: WorkerClaims, losing: Any,
+    is_reclaimed: bool,
+) -> None:  # fmt: skip
+    """While the worker could not reach the database, a tick recorded that it was lost."""
+    run_id = Rows(db.engine).run("queued", job_type="it", max_attempts=3)
+    (claim,) = claims.claim([], 1, idle=True).claims
+    own = outcome(claim, "failed", error_type="ValueError")
+    lost = outcome(claim, "failed", error_type="WorkerLost")
+    claimed_by_tick = WorkerClaims(books, state, WorkOptions("host:2"))
+    if is_reclaimed:
+        with patched_send(trouble), pytest.raises(DatabaseTrouble):
+            claims.record([own])
+        with losing():
+            claimed_by_tick.record([lost])
+    else:
+        with losing():
+            claims.record([own])
+        with patched_send(trouble), pytest.raises(DatabaseTrouble):
+            claimed_by_tick.record([lost])
+    recorded = (claims.record([own]).recorded, claimed_by_tick.record([lost]).recorded)
+    assert recorded == ((set(), {run_id}) if is_reclaimed else ({run_id}, set()))
+
+
 def test_run_that_was_given_back_has_given_its_key_up(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
 ) -> None:
@@ -330,8 +355,7 @@ def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
     (claim,) = claims.claim([], 1, idle=True).claims
     succeeded = outcome(claim, "succeeded")
     send = claiming._send
-    monkeypatch.setattr(claiming, "_send", trouble)
-    with pytest.raises(DatabaseTrouble):
+    with patched_send(trouble), pytest.raises(DatabaseTrouble):
         claims.record([succeeded])
 
     def send_late(*sent: Any) -> Answer:
@@ -340,6 +364,13 @@ def test_outcome_that_the_server_commits_while_it_is_sent_again_is_not_lost(
 
     monkeypatch.setattr(claiming, "_send", send_late)
     assert claims.record([succeeded]).recorded == {run_id}
+
+
+@contextmanager
+def patched_send(send: Callable[..., Answer]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(claiming, "_send", send)
+        yield
 
 
 def trouble(*sent: object) -> Answer:
