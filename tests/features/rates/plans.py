@@ -9,6 +9,9 @@ from flask_cronjobs.features.rates import rates
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, outcome
 
+#: How many statements these are.
+STATEMENTS = 7
+
 
 def send(kit: Kit) -> None:
     """Let runs begin at a rate, take their starts, hold a key, and mend."""
