@@ -82,13 +82,16 @@ def declare(jobs: CronJobs) -> None:
 
     @jobs.task(
         label="for {user}, {password}, {card}", schedule="* * * * *", payload=PAYLOAD,
-        ping=f"https://monitor.example/{SECRET}", concurrency_key=key, unique=key, rate="9/s",
-        rate_key=key, order="strict",
+        ping=f"https://monitor.example/{SECRET}", concurrency_key=key, unique=key,
+        order="strict",
     )  # fmt: skip
     def keyed(user: str, password: str = SECRET, **more: object) -> dict[str, str]:
         jobs.once("charge", lambda: {"token": SECRET})
         jobs.step("api_key", lambda: SECRET)
         return {"token": SECRET}
+
+    @jobs.task(rate="9/s", rate_key=key)
+    def at_a_rate(user: str, **more: object) -> None: ...
 
     @jobs.task(retry=1, label="{password} of {user}")
     def fails(user: str, **more: object) -> None:
@@ -99,6 +102,7 @@ def declare(jobs: CronJobs) -> None:
 
 def enqueue(jobs: CronJobs) -> None:
     keyed, fails = jobs.get("keyed"), jobs.get("fails")
+    jobs.enqueue("at_a_rate", PAYLOAD)
     jobs.enqueue("fails", PAYLOAD)
     jobs.enqueue("fails", PAYLOAD, idempotency_key=f"by hand {SECRET}")
     keyed.using(delay=3600).enqueue("eve", password=f"{SECRET}2")
