@@ -150,7 +150,9 @@ def test_worker_whose_threads_gevent_has_patched_says_so(
     assert ("gevent has patched threads" in str(rows.get(expired).last_error)) == gevent
 
 
-@pytest.mark.parametrize("why", ["the lease ran out", "the lease was lost to another worker"])
+@pytest.mark.parametrize(
+    "why", ["the lease ran out", "the lease was lost, so another worker may take the run"]
+)
 def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
     context: None, jobs: CronJobs, db: SQLAlchemy, state: State, gevent: bool, why: str,
     monkeypatch: pytest.MonkeyPatch,

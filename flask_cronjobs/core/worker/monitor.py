@@ -108,7 +108,9 @@ class RunMonitor:
 
     def lose(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: its lease is lost."""
-        self._interrupt(claim, LeaseLost(and_gevent("the lease was lost to another worker")))
+        self._interrupt(
+            claim, LeaseLost(and_gevent("the lease was lost, so another worker may take the run"))
+        )
 
     def arm_watchdog(self) -> None:
         """Arm the watchdog for its length, or until the current run should have ended.
