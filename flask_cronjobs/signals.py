@@ -57,7 +57,7 @@ run_cancelled: NamedSignal = _signals.signal("run-cancelled")
 if no worker held the run."""
 
 lease_lost: NamedSignal = _signals.signal("lease-lost")
-"""An outcome was dropped because another worker has the run's lease; ``outcome``."""
+"""An outcome was dropped because the lease had ended and the run was reclaimed; ``outcome``."""
 
 slot_skipped: NamedSignal = _signals.signal("slot-skipped")
 """One slot or several consecutive ones were recorded as skipped; ``slot``."""

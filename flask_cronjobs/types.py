@@ -64,7 +64,7 @@ class Claim(NamedTuple):
 
     :ivar id: the run's id.
     :ivar token: ``host:pid:random``, new for each claim. A write with it matches no row once
-        another worker has claimed the run.
+        the run has been reclaimed.
     :ivar job_type: the task's name.
     :ivar attempt: the number of this attempt, from 1.
     :ivar max_attempts: how many attempts the run has in all.

@@ -83,7 +83,7 @@ WITH RECURSIVE
         ORDER BY r.priority DESC, r.run_at, r.id
         LIMIT :looked + 20
     ),
-    held AS MATERIALIZED (
+    got AS MATERIALIZED (
         SELECT *
         FROM
             (
@@ -193,8 +193,8 @@ WITH RECURSIVE
                             ) AS behind
                         FROM
                             (
-                                SELECT *, 1 AS held
-                                FROM held
+                                SELECT *, 1 AS got
+                                FROM got
                                 UNION ALL
                                 SELECT id, key, most, strict, priority, run_at, NULL, 0
                                 FROM look
@@ -202,12 +202,12 @@ WITH RECURSIVE
                                     claimable = 1
                                     AND key IS NOT NULL
                                     AND (SELECT yes FROM enough)
-                                    AND id NOT IN (SELECT id FROM held)
+                                    AND id NOT IN (SELECT id FROM got)
                                     AND (
-                                        (SELECT count(*) FROM held) < :looked
+                                        (SELECT count(*) FROM got) < :looked
                                         OR (-CAST(priority AS bigint), run_at, id) < (
                                             SELECT -CAST(priority AS bigint), run_at, id
-                                            FROM held
+                                            FROM got
                                             ORDER BY priority, run_at DESC, id DESC
                                             LIMIT 1
                                         )
@@ -215,7 +215,7 @@ WITH RECURSIVE
                                 UNION ALL
                                 SELECT *, NULL, 0
                                 FROM of_groups
-                                WHERE id NOT IN (SELECT id FROM held)
+                                WHERE id NOT IN (SELECT id FROM got)
                             ) AS found
                     ) AS met
             ) AS numbered
@@ -223,7 +223,7 @@ WITH RECURSIVE
     candidate AS MATERIALIZED (
         SELECT id, share, together, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
         FROM placed
-        WHERE held = 1 AND share <= most
+        WHERE got = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
         LIMIT :limit
     ),
@@ -241,7 +241,7 @@ WITH RECURSIVE
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate
         FROM placed
         WHERE
-            held = 1
+            got = 1
             AND NOT share <= most
             AND (
                 behind
@@ -322,12 +322,12 @@ FROM
             SELECT string_agg(CAST(id AS text), ',')
             FROM placed
             WHERE
-                held = 0
+                got = 0
                 AND (
                     key IN (
-                        SELECT key FROM placed WHERE held = 1 AND NOT behind AND NOT share <= most
+                        SELECT key FROM placed WHERE got = 1 AND NOT behind AND NOT share <= most
                     )
-                    OR (SELECT count(*) FROM held) < :limit
+                    OR (SELECT count(*) FROM got) < :limit
                 )
         ) AS locked
     ) AS others

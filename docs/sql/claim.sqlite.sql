@@ -91,7 +91,7 @@ WITH RECURSIVE
         ORDER BY r.priority DESC, r.run_at, r.id
         LIMIT :looked + 20
     ),
-    held AS MATERIALIZED (
+    got AS MATERIALIZED (
         SELECT *
         FROM
             (
@@ -171,14 +171,14 @@ WITH RECURSIVE
                                     ELSE 1 = 1
                                 END
                             ) AS behind
-                        FROM (SELECT *, 1 AS held FROM held) AS found
+                        FROM (SELECT *, 1 AS got FROM got) AS found
                     ) AS met
             ) AS numbered
     ),
     candidate AS MATERIALIZED (
         SELECT id, share, together, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
         FROM placed
-        WHERE held = 1 AND share <= most
+        WHERE got = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
         LIMIT :limit
     ),
@@ -196,7 +196,7 @@ WITH RECURSIVE
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate
         FROM placed
         WHERE
-            held = 1
+            got = 1
             AND NOT share <= most
             AND (
                 behind

@@ -14,8 +14,8 @@ WITH RECURSIVE
             r.queue,
             r.concurrency_limit - (
                 SELECT count(*)
-                FROM job_runs AS held
-                WHERE held.concurrency_key = grp.key AND held.concurrency_share IS NOT NULL
+                FROM job_runs AS taken
+                WHERE taken.concurrency_key = grp.key AND taken.concurrency_share IS NOT NULL
             )
         FROM grp
         CROSS JOIN

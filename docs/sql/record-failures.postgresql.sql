@@ -17,7 +17,7 @@ WITH
                 until timestamptz
             )
     ),
-    held AS MATERIALIZED (
+    ours AS MATERIALIZED (
         SELECT id
         FROM job_runs
         WHERE
@@ -39,7 +39,7 @@ SELECT
 FROM given
 CROSS JOIN job_runs
 WHERE
-    job_runs.id = ANY(ARRAY(SELECT id FROM held))
+    job_runs.id = ANY(ARRAY(SELECT id FROM ours))
     AND job_runs.id = given.id
     AND job_runs.locked_by = given.token
     AND (job_runs.status = 'running') IS TRUE

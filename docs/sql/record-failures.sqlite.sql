@@ -15,7 +15,7 @@ WITH
             json_extract(value, '$.until') AS until
         FROM json_each(:outcomes)
     ),
-    held AS MATERIALIZED (SELECT id FROM given)
+    ours AS MATERIALIZED (SELECT id FROM given)
 INSERT INTO job_failures (run_id, attempt, worker, started_at, failed_at, error_type, error, stack)
 SELECT
     given.id,
@@ -29,7 +29,7 @@ SELECT
 FROM given
 CROSS JOIN job_runs
 WHERE
-    job_runs.id IN (SELECT id FROM held)
+    job_runs.id IN (SELECT id FROM ours)
     AND job_runs.id = given.id
     AND job_runs.locked_by = given.token
     AND (job_runs.status = 'running') IS TRUE

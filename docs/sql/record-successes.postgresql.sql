@@ -3,7 +3,7 @@ WITH
         SELECT *
         FROM jsonb_to_recordset(CAST(:outcomes AS jsonb)) AS t(id bigint, token text, result text)
     ),
-    held AS MATERIALIZED (
+    ours AS MATERIALIZED (
         SELECT id
         FROM job_runs
         WHERE
@@ -28,7 +28,7 @@ WITH
             result = CAST(given.result AS jsonb)
         FROM given
         WHERE
-            job_runs.id = ANY(ARRAY(SELECT id FROM held))
+            job_runs.id = ANY(ARRAY(SELECT id FROM ours))
             AND job_runs.id = given.id
             AND job_runs.locked_by = given.token
             AND (job_runs.status = 'running') IS TRUE

@@ -6,7 +6,7 @@ WITH
             json_extract(value, '$.result') AS result
         FROM json_each(:outcomes)
     ),
-    held AS MATERIALIZED (SELECT id FROM given)
+    ours AS MATERIALIZED (SELECT id FROM given)
 UPDATE job_runs
 SET
     status = 'succeeded',
@@ -28,7 +28,7 @@ SET
     END
 FROM given
 WHERE
-    job_runs.id IN (SELECT id FROM held)
+    job_runs.id IN (SELECT id FROM ours)
     AND job_runs.id = given.id
     AND job_runs.locked_by = given.token
     AND (job_runs.status = 'running') IS TRUE

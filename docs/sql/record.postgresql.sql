@@ -17,7 +17,7 @@ WITH
                 until timestamptz
             )
     ),
-    held AS MATERIALIZED (
+    ours AS MATERIALIZED (
         SELECT id
         FROM job_runs
         WHERE
@@ -109,7 +109,7 @@ WITH
             result = CAST(given.result AS jsonb)
         FROM given
         WHERE
-            job_runs.id = ANY(ARRAY(SELECT id FROM held))
+            job_runs.id = ANY(ARRAY(SELECT id FROM ours))
             AND job_runs.id = given.id
             AND job_runs.locked_by = given.token
             AND (job_runs.status = 'running') IS TRUE

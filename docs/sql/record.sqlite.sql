@@ -15,7 +15,7 @@ WITH
             json_extract(value, '$.until') AS until
         FROM json_each(:outcomes)
     ),
-    held AS MATERIALIZED (SELECT id FROM given)
+    ours AS MATERIALIZED (SELECT id FROM given)
 UPDATE job_runs
 SET
     status = CASE
@@ -100,7 +100,7 @@ SET
     END
 FROM given
 WHERE
-    job_runs.id IN (SELECT id FROM held)
+    job_runs.id IN (SELECT id FROM ours)
     AND job_runs.id = given.id
     AND job_runs.locked_by = given.token
     AND (job_runs.status = 'running') IS TRUE

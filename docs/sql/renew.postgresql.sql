@@ -2,7 +2,7 @@ WITH
     given AS MATERIALIZED (
         SELECT * FROM jsonb_to_recordset(CAST(:held AS jsonb)) AS t(id bigint, token text)
     ),
-    held AS MATERIALIZED (
+    ours AS MATERIALIZED (
         SELECT id
         FROM job_runs
         WHERE
@@ -15,7 +15,7 @@ UPDATE job_runs
 SET locked_until = (clock_timestamp() + make_interval(secs => CAST(:lease AS double precision)))
 FROM given
 WHERE
-    job_runs.id = ANY(ARRAY(SELECT id FROM held))
+    job_runs.id = ANY(ARRAY(SELECT id FROM ours))
     AND job_runs.id = given.id
     AND job_runs.locked_by = given.token
     AND (job_runs.status = 'running') IS TRUE

@@ -1,8 +1,8 @@
 """Record outcomes and claim runs: `record_and_claim`.
 
-Every claim gets a fresh token, and every write about a claimed run names it. Once the lease has
-gone to another worker, the token matches no row, so a late write changes nothing. A status, an id
-or a worker's name alone would not protect the row.
+Every claim gets a fresh token, and every write about a claimed run names it. Once the run has been
+reclaimed, the token matches no row, so a late write changes nothing. A status, an id or a worker's
+name alone would not protect the row.
 
 Recording and claiming are two statements in one transaction, so the claim sees what the outcomes
 have freed. PostgreSQL gets both in one round trip.
@@ -210,12 +210,11 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     Use this for outcomes whose answer was lost, since the database may have committed them. Of a
     failure it also compares who recorded it: the attempt's worker, or a tick after its lease ended.
     """
-    looked_for = [
+    sent = [
         {"id": o.id, "kind": o.kind, "attempt": o.attempt, "lost": o.error_type == WORKER_LOST}
         for o in outcomes
     ]
-    parameters = {"outcomes": json.dumps(looked_for)}
-    return _recorded(books.rows(_already_recorded(books.dialect), parameters))
+    return _recorded(books.rows(_already_recorded(books.dialect), {"outcomes": json.dumps(sent)}))
 
 
 @lru_cache(maxsize=2)

@@ -42,11 +42,11 @@ _TOGETHER = f"""
 def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     """Return the statement that claims the first runs that may begin, and parks those that may not.
 
-    1. ``look`` reads the first ready runs, including runs that this claim may not take. If enough
-       of them may be taken, or if there are no others, nothing else is read.
-    2. Otherwise ``grp`` steps through each task, queue and priority that has runs, and
-       ``of_groups`` reads the next runs of all these groups.
-    3. ``held`` locks them. The front is locked in order, and any number of locked rows is skipped.
+    1. ``look`` reads the first ready runs, the *front*, including runs that this claim may not
+       take. If enough of them may be taken, or if there are no others, only they are used.
+    2. Otherwise the front is not used: ``grp`` steps through each task, queue and priority that has
+       runs, and ``of_groups`` reads the next runs of all these groups.
+    3. ``got`` locks them. The front is locked in order, and any number of locked rows is skipped.
        Of the groups' runs, only the few that come first are locked.
     4. ``placed`` counts the free shares of each key, and assigns one to each run of the key. Runs
        that are locked have a place, too, since most of them belong to another claim. In strict
@@ -56,8 +56,9 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        other. Otherwise it takes several first attempts. So a run that kills the process costs its
        neighbors one attempt at most, and never their last. A run with a rate is claimed alone, too,
        unless all run side by side, since it must not wait behind others with a start taken.
-    6. ``parks`` has the runs whose key is full. A run behind another one that could begin and is
-       not taken is not parked, since no end of a run would open it. See `gate`.
+    6. ``parks`` has the runs whose key is full. A run whose key is full is parked only if the claim
+       takes each run of the key that may begin; otherwise no end of a run might open it. A run
+       ``behind`` another in strict order is always parked. See `gate`.
 
     PostgreSQL also returns one row with the ids of locked runs that hold up others, or of all
     locked runs of the groups if the claim got few. The next claim skips them.
@@ -67,25 +68,25 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
 
     :param only_look: claim nothing, and return the facts about the first run.
     """
-    mine, wanted = claimable(d), ":looked"
-    enough = f"count(*) < {wanted} + {WINDOW} OR count(claimable) >= {wanted} + {SPARE}"
+    claimable_here, looked = claimable(d), ":looked"
+    enough = f"count(*) < {looked} + {WINDOW} OR count(claimable) >= {looked} + {SPARE}"
     together = f", {_TOGETHER}" if d.one_writer else ""
     not_taken = "key IS NOT NULL AND id NOT IN (SELECT id FROM takes)"
     untaken = f"SELECT key FROM placed WHERE {_MAY_BEGIN} AND {not_taken}"
     return text(f"""
     WITH RECURSIVE
     look AS MATERIALIZED (
-        SELECT {_READ} {together}, CASE WHEN {mine} THEN 1 END AS claimable
-        FROM job_runs WHERE {READY} ORDER BY {_ORDER} LIMIT {wanted} + {WINDOW}
+        SELECT {_READ} {together}, CASE WHEN {claimable_here} THEN 1 END AS claimable
+        FROM job_runs WHERE {READY} ORDER BY {_ORDER} LIMIT {looked} + {WINDOW}
     ),
     enough AS MATERIALIZED (SELECT {enough} AS yes FROM look),
     grp(job_type, queue, priority) AS ({_groups(d)}),
-    of_groups(id, key, most, strict, priority, run_at) AS MATERIALIZED ({_of_groups(d, wanted)}),
-    held AS MATERIALIZED ({_held(d, mine, wanted)}),
+    of_groups(id, key, most, strict, priority, run_at) AS MATERIALIZED ({_of_groups(d, looked)}),
+    got AS MATERIALIZED ({_lock(d, claimable_here, looked)}),
     placed AS MATERIALIZED ({_placed(d)}),
     candidate AS MATERIALIZED (
         SELECT id, share, together, row_number() OVER (ORDER BY {_ORDER}) AS nth
-        FROM placed WHERE held = 1 AND {_MAY_BEGIN} ORDER BY {_ORDER} LIMIT :limit
+        FROM placed WHERE got = 1 AND {_MAY_BEGIN} ORDER BY {_ORDER} LIMIT :limit
     ),
     takes AS MATERIALIZED (
         SELECT id, NULLIF(share, 0) AS share FROM candidate
@@ -95,7 +96,7 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     ),
     parks AS MATERIALIZED (
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate FROM placed
-        WHERE held = 1 AND NOT {_MAY_BEGIN} AND (behind OR key NOT IN ({untaken}))
+        WHERE got = 1 AND NOT {_MAY_BEGIN} AND (behind OR key NOT IN ({untaken}))
     )
     {_look(d) if only_look else _take(d)}
     """)
@@ -105,14 +106,14 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
 _MAY_BEGIN = "share <= most"
 
 
-def _held(d: Dialect, mine: str, wanted: str) -> str:
+def _lock(d: Dialect, claimable_here: str, looked: str) -> str:
     """Return the SELECT that locks the runs; SQLite has no row locks, so it locks none there."""
     read = f"SELECT {_READ}, {_TOGETHER} FROM job_runs"
     front = f"SELECT {_RUN}, together FROM look WHERE claimable = 1 AND (SELECT yes FROM enough)"
     if not d.one_writer:
         front = f"""
-            {read} WHERE {READY} AND {mine} AND (SELECT yes FROM enough)
-            ORDER BY {_ORDER} LIMIT {wanted} {d.skip_locked}
+            {read} WHERE {READY} AND {claimable_here} AND (SELECT yes FROM enough)
+            ORDER BY {_ORDER} LIMIT {looked} {d.skip_locked}
         """
     # `IS TRUE` hides these from the planner, which otherwise would not look up the few by id.
     still = f"({READY} AND run_at <= {d.clock}) IS TRUE {d.skip_locked}"
@@ -125,18 +126,18 @@ def _placed(d: Dialect) -> str:
 
     If no share is free, that is a number above ``most``. Without a key, both numbers are 0.
     """
-    met = "SELECT *, 1 AS held FROM held"
+    met = "SELECT *, 1 AS got FROM got"
     if not d.one_writer:
-        not_held = "id NOT IN (SELECT id FROM held)"
+        not_got = "id NOT IN (SELECT id FROM got)"
         place = "-CAST(priority AS bigint), run_at, id"
-        last = f"SELECT {place} FROM held ORDER BY priority, run_at DESC, id DESC LIMIT 1"
+        last = f"SELECT {place} FROM got ORDER BY priority, run_at DESC, id DESC LIMIT 1"
         # Rows after the last one of a full front were not tried, so they are not known as locked.
-        tried = f"((SELECT count(*) FROM held) < :looked OR ({place}) < ({last}))"
+        tried = f"((SELECT count(*) FROM got) < :looked OR ({place}) < ({last}))"
         met += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
-            WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_held}
+            WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_got}
                 AND {tried}
-            UNION ALL SELECT *, NULL, 0 FROM of_groups WHERE {not_held}
+            UNION ALL SELECT *, NULL, 0 FROM of_groups WHERE {not_got}
         """
     return f"""
         SELECT *, CASE WHEN key IS NULL THEN 0 WHEN behind OR place > most THEN most + 1
@@ -165,7 +166,7 @@ def _take(d: Dialect) -> str:
     if not d.one_statement:
         return _take_in_one(d)
     ids = "SELECT string_agg(CAST(id AS text), ',') FROM"
-    holds_up = f"SELECT key FROM placed WHERE held = 1 AND NOT behind AND NOT {_MAY_BEGIN}"
+    holds_up = f"SELECT key FROM placed WHERE got = 1 AND NOT behind AND NOT {_MAY_BEGIN}"
     return f"""
     , parked AS (
         UPDATE job_runs SET gate = parks.gate FROM parks WHERE {_same_id(d, "job_runs", "parks")}
@@ -181,7 +182,7 @@ def _take(d: Dialect) -> str:
     SELECT {", ".join("NULL" for _ in CLAIMED)}, parked, locked FROM (
         SELECT ({ids} parked) AS parked, (
             {ids} placed
-            WHERE held = 0 AND (key IN ({holds_up}) OR (SELECT count(*) FROM held) < :limit)
+            WHERE got = 0 AND (key IN ({holds_up}) OR (SELECT count(*) FROM got) < :limit)
         ) AS locked
     ) AS others WHERE parked IS NOT NULL OR locked IS NOT NULL
     """
@@ -231,21 +232,21 @@ def _groups(d: Dialect) -> str:
     """
 
 
-def _of_groups(d: Dialect, wanted: str) -> str:
+def _of_groups(d: Dialect, looked: str) -> str:
     """Return the SELECT of the next due runs of all groups."""
     first = f"""
         FROM job_runs
         WHERE {READY_GROUPS} AND job_type = grp.job_type AND queue = grp.queue
             AND priority = grp.priority AND run_at <= {d.now} AND attempts < max_attempts
             {_not_locked(d)}
-        ORDER BY {_GROUPED} LIMIT {wanted} + {SPARE}
+        ORDER BY {_GROUPED} LIMIT {looked} + {SPARE}
     """
     columns = "concurrency_key, concurrency_limit, strict, priority, run_at"
     return f"""
         SELECT r.id, r.concurrency_key, COALESCE(r.concurrency_limit, 0), r.strict, r.priority,
             r.run_at
         FROM (SELECT * FROM grp WHERE {of_queues(d)}) AS grp {d.join_each(columns, first)}
-        ORDER BY r.priority DESC, r.run_at, r.id LIMIT {wanted} + {SPARE}
+        ORDER BY r.priority DESC, r.run_at, r.id LIMIT {looked} + {SPARE}
     """
 
 
@@ -285,8 +286,8 @@ def of_queues(d: Dialect) -> str:
 
     If ``:but_queues`` is true, the queue must be none of them.
     """
-    wanted = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
-    return f"{wanted} AND {unpaused('queue', 'queue')}"
+    served = f"(({d.one_of('queue', 'queues')}) <> :but_queues)"
+    return f"{served} AND {unpaused('queue', 'queue')}"
 
 
 def unpaused(name: str, kind: PauseKind) -> str:

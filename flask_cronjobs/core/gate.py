@@ -153,8 +153,8 @@ def _open(d: Dialect, keys: str) -> TextClause:
     group = "grp.job_type, grp.queue" if d.arrays else "grp.job_type || '', grp.queue || char(1)"
     later = f"FROM job_runs WHERE {of_key} AND (job_type, queue) {further} ({group})"
     is_next = f"{later} ORDER BY {_ORDER} LIMIT 1"
-    held = "held.concurrency_key = grp.key AND held.concurrency_share IS NOT NULL"
-    free = f"r.concurrency_limit - (SELECT count(*) FROM job_runs AS held WHERE {held})"
+    taken = "taken.concurrency_key = grp.key AND taken.concurrency_share IS NOT NULL"
+    free = f"r.concurrency_limit - (SELECT count(*) FROM job_runs AS taken WHERE {taken})"
     first = d.any_of("id", f"SELECT {first_of('given.key')} FROM given")
     return text(f"""
     WITH RECURSIVE given AS MATERIALIZED ({keys}),

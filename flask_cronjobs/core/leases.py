@@ -19,7 +19,7 @@ from ..types import NO_SUCH_TASK, Claim, Outcome
 from . import gate
 from .claim_statement import unpaused
 from .columns import assigned, begun, ended, most_attempts, returned
-from .outcome import held, is_held
+from .outcome import is_ours, ours
 
 
 class Renewal(NamedTuple):
@@ -29,13 +29,11 @@ class Renewal(NamedTuple):
     :ivar cancelled: those of them for which a cancel was requested.
     :ivar locked: those of them whose leases were not extended, since another transaction has locked
         their rows.
-    :ivar is_heartbeat: whether the leases of the others were extended.
     """
 
     held: frozenset[int]
     cancelled: frozenset[int]
     locked: frozenset[int] = frozenset()
-    is_heartbeat: bool = False
 
 
 #: Seconds for which SQLite's write lock is free before runs are reclaimed, so that living workers
@@ -65,7 +63,7 @@ def renew(books: Bookkeeping, claims: Collection[Claim], lease: float) -> Renewa
     if still_held(books, claims, renewed.held):
         watched = watch(books, claims)
         renewed = watched._replace(locked=watched.held - renewed.held)
-    return renewed._replace(is_heartbeat=True)
+    return renewed
 
 
 def watch(books: Bookkeeping, claims: Iterable[Held]) -> Renewal:
@@ -155,9 +153,9 @@ def held_table(d: Dialect) -> str:
 @lru_cache(maxsize=2)
 def _renew(d: Dialect) -> TextClause:
     return text(f"""
-    WITH {held(d, held_table(d))}
+    WITH {ours(d, held_table(d))}
     UPDATE job_runs SET locked_until = {d.clock_after(":lease")}
-    FROM given WHERE {is_held(d)}
+    FROM given WHERE {is_ours(d)}
     RETURNING job_runs.id, job_runs.cancel_requested_at
     """)
 
@@ -239,8 +237,8 @@ def give_tokens(books: Bookkeeping, claims: Iterable[Claim], tokens: Iterable[st
 @lru_cache(maxsize=2)
 def _give_tokens(d: Dialect) -> TextClause:
     return text(f"""
-    WITH {held(d, d.table("held", id="bigint", token="text", fresh="text"))}
-    UPDATE job_runs SET locked_by = given.fresh FROM given WHERE {is_held(d)}
+    WITH {ours(d, d.table("held", id="bigint", token="text", fresh="text"))}
+    UPDATE job_runs SET locked_by = given.fresh FROM given WHERE {is_ours(d)}
     RETURNING job_runs.id
     """)
 

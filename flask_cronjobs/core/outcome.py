@@ -90,8 +90,8 @@ def _values_of_success(d: Dialect, result: str = "given.result") -> str:
     return assigned({**values, "result": d.json(result)})
 
 
-def held(d: Dialect, table: str) -> str:
-    """Return CTEs that end in ``held``: the ids of those runs in *given* that can be written now.
+def ours(d: Dialect, table: str) -> str:
+    """Return CTEs that end in ``ours``: the runs in *given* that their worker may write now.
 
     A row that another transaction has locked, such as an operator's in psql, must not hold up the
     others. So PostgreSQL passes over it; the caller sees in `watch` that its run is still held.
@@ -99,13 +99,13 @@ def held(d: Dialect, table: str) -> str:
     ``IS TRUE`` hides the status from the planner: until a vacuum, the lease index has an entry for
     each run of the past minutes.
 
-    :param given: SQL for a table with ids and tokens; ``given`` is its name from here on.
+    :param table: SQL for a table with ids and tokens. It is named ``given`` from here on.
     """
     if not d.skip_locked:
-        return f"given AS MATERIALIZED {table}, held AS MATERIALIZED (SELECT id FROM given)"
+        return f"given AS MATERIALIZED {table}, ours AS MATERIALIZED (SELECT id FROM given)"
     return f"""
     given AS MATERIALIZED {table},
-    held AS MATERIALIZED (
+    ours AS MATERIALIZED (
         SELECT id FROM job_runs
         WHERE {d.any_of("id", "SELECT id FROM given")} AND ({RUNNING}) IS TRUE
             AND {d.any_of("locked_by", "SELECT DISTINCT token FROM given")}
@@ -114,10 +114,10 @@ def held(d: Dialect, table: str) -> str:
     """
 
 
-def is_held(d: Dialect) -> str:
+def is_ours(d: Dialect) -> str:
     """Return the conditions for a row of ``job_runs`` that goes with a row of ``given``."""
     return f"""
-        {d.any_of("job_runs.id", "SELECT id FROM held")} AND job_runs.id = given.id
+        {d.any_of("job_runs.id", "SELECT id FROM ours")} AND job_runs.id = given.id
         AND job_runs.locked_by = given.token AND (job_runs.{RUNNING}) IS TRUE
     """
 
@@ -138,10 +138,10 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
     table = d.table("outcomes", **columns)
     update = f"""
         UPDATE job_runs SET {values}
-        FROM given WHERE {is_held(d)} {"" if plain else f"AND {_not_renewed(d)}"}
+        FROM given WHERE {is_ours(d)} {"" if plain else f"AND {_not_renewed(d)}"}
         RETURNING"""
     if not d.one_statement:
-        return text(f"WITH {held(d, table)} {update} job_runs.id AS ids, job_runs.status AS stored")
+        return text(f"WITH {ours(d, table)} {update} job_runs.id AS ids, job_runs.status AS stored")
     failures = f"""
     , failures AS (
         {_FAILURE}
@@ -150,7 +150,7 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
         ON CONFLICT DO NOTHING
     )"""
     return text(f"""
-    WITH {held(d, table)},
+    WITH {ours(d, table)},
     recorded AS ({update} job_runs.status, {returned})
     {"" if plain else failures}
     SELECT string_agg(CAST(id AS text), ',') AS ids, status AS stored FROM recorded GROUP BY status
@@ -166,11 +166,11 @@ def _not_renewed(d: Dialect) -> str:
 def failures_statement(d: Dialect) -> TextClause:
     """Return SQLite's INSERT of the failures among the outcomes that are recorded next."""
     return text(f"""
-    WITH {held(d, d.table("outcomes", **OUTCOME_COLUMNS))}
+    WITH {ours(d, d.table("outcomes", **OUTCOME_COLUMNS))}
     {_FAILURE}
     SELECT given.id, given.attempt, given.token, job_runs.started_at, {d.now}, given.error_type,
         given.error, given.stack
-    FROM given CROSS JOIN job_runs WHERE {is_held(d)} AND {_not_renewed(d)} AND given.{_FAILED}
+    FROM given CROSS JOIN job_runs WHERE {is_ours(d)} AND {_not_renewed(d)} AND given.{_FAILED}
     ON CONFLICT DO NOTHING
     """)
 

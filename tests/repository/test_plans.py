@@ -533,7 +533,7 @@ def costs_beside(
     return costs
 
 
-@pytest.mark.parametrize("part", ["look", "held", "candidate", "takes"])
+@pytest.mark.parametrize("part", ["look", "got", "candidate", "takes"])
 def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
     d = dialect_of(state.engine)

@@ -40,7 +40,7 @@ def call_atomic(
 
     :param disarm: called before the commit, so that no timeout splits it.
     :raises AtomicCommit: the handler committed, or removed the session.
-    :raises LeaseLost: another worker holds the run by now; all is rolled back.
+    :raises LeaseLost: the run was reclaimed meanwhile; all is rolled back.
     """
     claim, session = run.claim, state.db.session()
     with isolated(state.db):

@@ -18,7 +18,7 @@ from ..current import CurrentRun
 from ..leases import renewal_window
 from .outcomes import released
 
-_NEVER = float("-inf")
+_LONG_AGO = float("-inf")
 
 
 class Leases:
@@ -61,7 +61,7 @@ class Leases:
 
     def end(self, claim: Claim) -> float:
         """Return when *claim*'s lease ends; minus infinity if it is not held."""
-        return self._ends.get(claim.identity, _NEVER)
+        return self._ends.get(claim.identity, _LONG_AGO)
 
     def holds(self, claim: Claim) -> bool:
         """Return whether *claim*'s lease has not ended."""
@@ -96,7 +96,7 @@ class Working:
     is_lost: bool = False
     asked: tuple[Interruption, float] | None = None
     warned: bool = False
-    could_end: float = _NEVER
+    could_end: float = _LONG_AGO
 
     def __post_init__(self) -> None:
         self.limit: tuple[float, float] = self.since + self.timeout, self.timeout

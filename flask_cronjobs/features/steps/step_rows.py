@@ -305,8 +305,8 @@ def holding(d: Dialect) -> TextClause:
     due_at = d.typed(":due_at", "timestamptz")
     counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {MAX_FORGIVEN_ATTEMPTS}"
     unpaused_now = f"{unpaused('job_type', 'task')} AND {unpaused('queue', 'queue')}"
-    # IS TRUE keeps the planner from the index of leases, as in `core.outcome.held`. Python compares
-    # the returned values, since SQLite 3.40 returns true for a NULL column IS NOT NULL here.
+    # IS TRUE keeps the planner from the index of leases, as in `core.outcome.ours`. Python
+    # compares the values: for a NULL column, SQLite 3.40 returns true for IS NOT NULL here.
     return text(f"""
     UPDATE job_runs SET
         progress_message = COALESCE({d.typed(":message", "text")}, progress_message),
