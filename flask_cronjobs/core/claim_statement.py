@@ -56,9 +56,8 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        other. Otherwise it takes several first attempts. So a run that kills the process costs its
        neighbors one attempt at most, and never their last. A run with a rate is claimed alone, too,
        unless all run side by side, since it must not wait behind others with a start taken.
-    6. ``parks`` has the runs whose key is full. A run whose key is full is parked only if the claim
-       takes each run of the key that may begin; otherwise no end of a run might open it. A run
-       ``behind`` another in strict order is always parked. See `gate`.
+    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full, unless
+       a run of the key may begin and is not taken: then no end of a run might open it. See `gate`.
 
     PostgreSQL also returns one row with the ids of locked runs that hold up others, or of all
     locked runs of the groups if the claim got few. The next claim skips them.

@@ -8,7 +8,8 @@ the lease has ended      LeaseLost    the timer, see `due`        failed, unless
 the lease was lost       LeaseLost    the keeper, `RunMonitor`    none: it is not recorded
 an operator cancelled it Cancelled    the keeper, `RunMonitor`    cancelled
 the worker must stop     ShuttingDown the keeper, `RunMonitor`    released, not counted
-the keeper has died      ShuttingDown the runner, as a run begins released, not counted
+the keeper has died      LeaseLost    the keeper, `RunMonitor`    none: it is not recorded
+the same, before a call  ShuttingDown the runner                  none: it is not recorded
 ======================== ============ =========================== =========================
 
 `outcomes.failure` turns the exception into the outcome. If the handler does not end, the keeper
