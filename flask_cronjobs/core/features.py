@@ -165,7 +165,7 @@ def watch(state: State) -> tuple[Watcher, ...]:
 
 
 def is_watched(books: Bookkeeping) -> bool:
-    """Return whether there is a definition of whose runs a feature hears."""
+    """Return whether a feature watches the runs of a definition."""
     for feature in FEATURES:
         if feature.watches:
             heard = f"SELECT id FROM job_definitions WHERE {feature.watches} LIMIT 1"

@@ -110,9 +110,9 @@ def _insert_or_find(
 ) -> dict[str, Inserted]:
     """Insert *rows*, or find the runs that have their keys; return each by its key.
 
-    The run that had a key may have given it up between the statements. Then insert
-    again. If that happens often, as with keys of pending runs, insert all of *rows* again, since
-    inserting only the others would lock their keys out of order.
+    The run that had a key may have given it up between the statements. Then insert again. If that
+    happens often, as with keys of pending runs, insert all of *rows* again, since inserting only
+    the others would lock their keys out of order.
     """
     inserted: dict[str, Inserted] = {}
     has_free_keys = any(row.unique_while is not None for row in rows.values())

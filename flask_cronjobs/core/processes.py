@@ -242,9 +242,8 @@ class _ProcessPool:
                 self._fork_one(number)
 
     def _fork_one(self, number: int) -> None:
-        reader, writer = (
-            os.pipe()
-        )  # Both are closed on exec, so no program that a handler starts has them.
+        # Both are closed on exec, so no program that a handler starts has them.
+        reader, writer = os.pipe()
         try:
             pid = os.fork()
         except OSError:

@@ -159,9 +159,8 @@ class ResidentMinutes(threading.Thread):
         """
         offset = 0.0 if self._opened is None else self._opened.clock_offset
         left = MINUTE - (began - offset) % MINUTE + AFTER_MINUTE_SECONDS - (time.time() - began)
-        return min(
-            left, MINUTE + AFTER_MINUTE_SECONDS
-        )  # Also if the host's clock was put back meanwhile.
+        # The host's clock may have been put back meanwhile.
+        return min(left, MINUTE + AFTER_MINUTE_SECONDS)
 
     def _look(self) -> None:
         """Let the row say that its work is done, so health is well before the minute has passed.

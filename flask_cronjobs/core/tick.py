@@ -70,11 +70,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
     :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
     """
     with state.bookkeeping(keyboard_deferred, apart=True) as books:
-        opened, counts, lost = (
-            begin_tick(state, books, options.queues),
-            Counter[str](),
-            list[Outcome](),
-        )
+        opened = begin_tick(state, books, options.queues)
+        counts, lost = Counter[str](), list[Outcome]()
         for _ in housekeeping(state, books, opened.row, options.news, counts, lost.extend):
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget

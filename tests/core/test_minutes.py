@@ -119,7 +119,7 @@ def test_slow_receiver_of_an_outcome_holds_up_neither_leases_nor_outcomes(
 def test_nothing_is_claimed_while_too_much_is_left_to_tell(
     app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcer_module, "BEHIND_OUTCOMES", 5)
+    monkeypatch.setattr(announcer_module, "MAX_UNREPORTED", 5)
     behind: list[int] = []
     starts: list[int] = []
 

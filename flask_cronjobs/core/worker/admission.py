@@ -17,7 +17,7 @@ from .listener import Listener
 #: Seconds of work that a worker claims ahead.
 AHEAD_SECONDS = 0.05
 #: The largest number of runs that one claim takes.
-CLAIMED_RUNS = 1000
+MAX_CLAIMED_RUNS = 1000
 #: Seconds after which a run is long, and the claims that wait behind it are released.
 LONG_SECONDS = 4 * AHEAD_SECONDS
 #: The approximate number of recent runs in the mean of their durations.
@@ -96,7 +96,7 @@ class Prefetch:
             return NOTHING
         if self.mean is None or self.mean > LONG_SECONDS:
             return Wanted(1) if idle else NOTHING
-        target = max(1, min(CLAIMED_RUNS, int(AHEAD_SECONDS / max(self.mean, 1e-6))))
+        target = max(1, min(MAX_CLAIMED_RUNS, int(AHEAD_SECONDS / max(self.mean, 1e-6))))
         waiting = held_runs.waiting
         return Wanted(target - waiting) if held_runs.outcomes or waiting <= target // 2 else NOTHING
 

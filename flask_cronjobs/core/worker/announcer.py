@@ -18,9 +18,9 @@ from ..background import BackgroundThread
 from ..features import Watcher
 
 #: The number of unreported outcomes at which the worker stops claiming, since they take memory.
-BEHIND_OUTCOMES = 1000
+MAX_UNREPORTED = 1000
 #: The number of unreported outcomes that keep their exceptions, each of which may have megabytes.
-KEPT_EXCEPTIONS = 100
+MAX_EXCEPTIONS = 100
 
 
 class Announcer:
@@ -37,14 +37,14 @@ class Announcer:
     @property
     def behind(self) -> bool:
         """Whether so many outcomes are unreported that no more runs should be claimed."""
-        return self._sent - self._told >= BEHIND_OUTCOMES
+        return self._sent - self._told >= MAX_UNREPORTED
 
     def tell(self, outcome: Outcome, recorded: bool = True) -> None:
         """Report *outcome* after the next `send`.
 
         :param recorded: False if the outcome was dropped because the lease was lost.
         """
-        many = self._sent - self._told + len(self._next) >= KEPT_EXCEPTIONS
+        many = self._sent - self._told + len(self._next) >= MAX_EXCEPTIONS
         if many and outcome.exception is not None:
             outcome = outcome._replace(exception=None)
         self._next.append((outcome, recorded))

@@ -34,7 +34,7 @@ LOCKED_SECONDS = 0.5
 #: costs a claim, so those claims take a tenth of the worker's time.
 LOCKED_SECONDS_PER_RUN = 0.01
 #: The largest number of locked runs that claims skip.
-LOCKED_RUNS = 1000
+MAX_LOCKED_RUNS = 1000
 
 
 class UnansweredClaims:
@@ -157,7 +157,7 @@ class LockedRuns:
         As long as claims find nothing else, no run is forgotten, so that they get past all of them.
         """
         now = time.monotonic()
-        looks_on = bool(answer.locked_waiting) and len(self.ids) < LOCKED_RUNS
+        looks_on = bool(answer.locked_waiting) and len(self.ids) < MAX_LOCKED_RUNS
         if not self.ids:
             self._until = now + LOCKED_SECONDS
         if looks_on:

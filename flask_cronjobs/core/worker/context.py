@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Seconds for which the answer holds which claims come first in their strict orders. One answer
 #: serves many runs of a claim, since asking before each would take longer than a short run.
-FIRST_SECONDS = 0.01
+ORDER_CHECK_SECONDS = 0.01
 
 
 @dataclass(eq=False)
@@ -106,7 +106,7 @@ class RunnerContext:
 
     def _comes_first(self, claim: Claim) -> bool:
         now, token = time.monotonic(), claim.token
-        if token != self._looked_for or now - self._looked_at > FIRST_SECONDS:
+        if token != self._looked_for or now - self._looked_at > ORDER_CHECK_SECONDS:
             try:
                 self._first = gate.held_first(self.books, token)
             except DatabaseTrouble as trouble:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _signal: Any = import_module("_signal")
 #: Seconds between two checks whether the signals are still ours. So each longer run is checked, and
 #: many short ones share a check: loading a library that takes signals takes longer than they do.
-PUT_BACK_SECONDS = 0.001
+CHECK_SECONDS = 0.001
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
 #: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
 STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
@@ -92,10 +92,10 @@ class OwnSignals:
     def put_back(self, task: str) -> None:
         """Handle our signals again, and let them through, after a run of *task*.
 
-        Log once which ones it has taken. At most every `PUT_BACK_SECONDS` seconds.
+        Log once which ones it has taken. At most every `CHECK_SECONDS` seconds.
         """
         now = time.monotonic()
-        if now - self._looked_at < PUT_BACK_SECONDS:
+        if now - self._looked_at < CHECK_SECONDS:
             return
         self._looked_at = now
         handlers = self._handlers

@@ -94,7 +94,7 @@ class _Deadline:
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Return a connection to *address* that `end` can cut.
 
-        :raises OSError: no address answered in the time that is left, or `end` was called.
+        :raises OSError: no address answered, each in the time that is left, or `end` was called.
         """
         connection = socket.create_connection(address, max(0.001, self._at - time.monotonic()))
         with self._lock:

@@ -15,9 +15,9 @@ from . import rates
 from .rates import BEFORE_ALL
 
 #: Seconds between two checks of a busy worker for free starts.
-LOOK_EVERY = 0.05
+LOOK_SECONDS = 0.05
 #: Most seconds for which a worker skips runs of a key whose row is locked.
-LONGEST_REST = 1.0
+MAX_REST_SECONDS = 1.0
 
 
 class RateLimits:
@@ -60,9 +60,9 @@ class RateLimits:
         self._after = found.after
         ended = time.monotonic()
         # Checking thousands of keys takes long, so spend at most a tenth of the time on it.
-        self._look_at = ended + max(LOOK_EVERY, 10 * (ended - now))
+        self._look_at = ended + max(LOOK_SECONDS, 10 * (ended - now))
         # Wait a little, since the key's row may be locked.
-        wait = float("inf") if found.wait is None else max(found.wait, LOOK_EVERY)
+        wait = float("inf") if found.wait is None else max(found.wait, LOOK_SECONDS)
         rests = (each.until for key, each in self._refusals.items() if not most[key])
         self.next_at = min(ended + wait, *rests, float("inf"))
 
@@ -87,11 +87,11 @@ class RateLimits:
         """Skip *keys*, which gave no start, for longer each time, and forget old refusals."""
         now = time.monotonic()
         self._refusals = {
-            key: each for key, each in self._refusals.items() if now < each.until + LONGEST_REST
+            key: each for key, each in self._refusals.items() if now < each.until + MAX_REST_SECONDS
         }
         for key in keys:
             before = self._refusals.get(key)
-            rest = LOOK_EVERY if before is None else min(2 * before.rest, LONGEST_REST)
+            rest = LOOK_SECONDS if before is None else min(2 * before.rest, MAX_REST_SECONDS)
             if before is None or now >= before.until:
                 self._refusals[key] = _Refusal(now + rest, rest)
 

@@ -362,7 +362,7 @@ def _hold(d: Dialect) -> str:
 
 
 #: Seconds for which an unused key keeps its row.
-KEPT = 86_400
+KEPT_SECONDS = 86_400
 
 
 def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> None:
@@ -377,7 +377,7 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
         if found.opened or found.after != BEFORE_ALL:
             found = open_starts(books, without, request, found.after)
     # This locks the row, so that no worker takes a start from it at the same time.
-    old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT))} ORDER BY tat"
+    old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT_SECONDS))} ORDER BY tat"
     locked = d.skip_locked.replace("NO KEY ", "")
     unused = d.any_of("id", f"{old} LIMIT {GROUPS_READ} {locked}")
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))

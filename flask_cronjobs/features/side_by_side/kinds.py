@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from ...core.app_state import State
 from ...core.worker.admission import (
     AHEAD_SECONDS,
-    CLAIMED_RUNS,
     LONG_SECONDS,
+    MAX_CLAIMED_RUNS,
     NOTHING,
     Prefetch,
     Wanted,
@@ -113,7 +113,7 @@ class AsyncKinds:
         mean = self._async_prefetch.mean
         if mean is None or mean > LONG_SECONDS:
             return 0
-        return min(CLAIMED_RUNS, int(AHEAD_SECONDS * self._at_once / max(mean, 1e-6)))
+        return min(MAX_CLAIMED_RUNS, int(AHEAD_SECONDS * self._at_once / max(mean, 1e-6)))
 
     def _end_drain_if_over(self, idle: bool) -> None:
         """Continue claiming if a drain is over, since the worker is idle or it took too long.

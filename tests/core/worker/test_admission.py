@@ -12,8 +12,8 @@ import pytest
 from flask_cronjobs.config import Settings
 from flask_cronjobs.core.worker.admission import (
     AHEAD_SECONDS,
-    CLAIMED_RUNS,
     LONG_SECONDS,
+    MAX_CLAIMED_RUNS,
     NOTHING,
     Admission,
     Prefetch,
@@ -194,8 +194,8 @@ def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> N
 @pytest.mark.parametrize(
     ("noted", "wanted"),
     [
-        ([[0.0]], CLAIMED_RUNS),
-        ([[1e-9]], CLAIMED_RUNS),
+        ([[0.0]], MAX_CLAIMED_RUNS),
+        ([[1e-9]], MAX_CLAIMED_RUNS),
         ([[0.0001]], 500),
         ([[0.001]], 50),
         ([[0.01]], 5),

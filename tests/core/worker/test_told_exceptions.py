@@ -177,7 +177,7 @@ class TestLog:
 def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     app: Flask, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(announcer, "KEPT_EXCEPTIONS", 2)
+    monkeypatch.setattr(announcer, "MAX_EXCEPTIONS", 2)
     telling = Announcer(app, unheard)
     for number in range(3):
         telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)

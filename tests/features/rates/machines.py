@@ -274,6 +274,6 @@ def declare(jobs: CronJobs, retry: Retry) -> dict[str, Task[..., None]]:
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers send the same statements at any speed."""
-    monkeypatch.setattr(limits, "LOOK_EVERY", 0.0)
-    monkeypatch.setattr(limits, "LONGEST_REST", 0.0)
+    monkeypatch.setattr(limits, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "MAX_REST_SECONDS", 0.0)
     monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: 0.0))
