@@ -171,7 +171,8 @@ class LocalServer(Server):
 
         :param settings: more lines for postgresql.conf.
         """
-        options = "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"
+        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C"]
+        options.append("--no-sync")  # No test cuts the power.
         self._run("initdb", *options, f"--pgdata={self.root / 'data'}")
         with (self.root / "data/postgresql.conf").open("a") as file:
             file.write(CONFIG.format(port=self.port, root=self.root) + settings)
