@@ -87,7 +87,8 @@ class _Keeper(threading.Thread):
     """Keeps one process running until `stop`.
 
     The first process is started in gunicorn's own thread, before gunicorn forks its workers. A
-    worker that is forked at the same time would delay the start of the process until it ends.
+    worker that is forked at the same time would delay the start of the process until that worker
+    ends.
     """
 
     def __init__(self, server: Any) -> None:
@@ -126,7 +127,8 @@ class _Keeper(threading.Thread):
             if self._is_reloaded():
                 when_ready(self._server)
             if self._stopping.wait(_CHECK_SECONDS):
-                # A service manager may send SIGTERM to all processes, and a second one would kill.
+                # A service manager may send SIGTERM to all processes. A second one would kill this
+                # process at once.
                 process.send_signal(STOP_FROM_PARENT)
                 process.wait()
                 self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)

@@ -1,4 +1,4 @@
-"""The bookkeeping connection, separate from the app's sessions and pool, which retries errors."""
+"""The bookkeeping connection: separate from the app's sessions and pool, with retries."""
 
 from __future__ import annotations
 

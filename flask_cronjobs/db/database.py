@@ -23,8 +23,8 @@ class Database(ABC):
     """The engines and sessions of one app. Each method needs a context of this app.
 
     :ivar metadata: the metadata to which copies of the job tables are added.
-    :ivar side_by_side: whether each app context on one event loop has its own session, and can end
-        there.
+    :ivar side_by_side: whether each app context has its own session, and can end while an event
+        loop is running.
     :ivar ends_with_context: whether a session ends with its app context, unless a teardown raises.
     """
 
@@ -133,7 +133,7 @@ class FlaskSQLAlchemyLite(Database):
     :param metadata: the metadata of the app's models; None to copy no job tables into it.
     """
 
-    # It closes async sessions at the end of each context, in an event loop of its own.
+    # It closes async sessions at the end of each context, in a new event loop.
     side_by_side: bool = False
 
     def __init__(self, db: Any, metadata: MetaData | None) -> None:
@@ -254,7 +254,7 @@ def database_of(app: Flask, session: object, engine: object, metadata: MetaData 
     if db is None:
         raise SetupError(
             f"The app {app.name!r} has no database yet. Call init_app(app) of Flask-SQLAlchemy "
-            "or of Flask-SQLAlchemy-Lite before jobs.init_app(app); for SQLAlchemy alone, give "
+            "or of Flask-SQLAlchemy-Lite before jobs.init_app(app); for SQLAlchemy alone, use "
             "CronJobs(app, session=…, engine=…, metadata=…)."
         )
     with app.app_context():

@@ -30,7 +30,7 @@ def clock_shift() -> float:
 
 @contextmanager
 def moved_by(seconds: float) -> Generator[None]:
-    """Move the whole process's clock *seconds* from the database's in this block, for tests.
+    """Move this process's clock *seconds* ahead of the database's in this block, for tests.
 
     Only bookkeeping that begins in the block uses the moved clock.
     """
@@ -55,7 +55,8 @@ class Dialect(NamedTuple):
         there, and a connection is cheap and may belong to its thread.
     :ivar arrays: whether it has arrays and LATERAL, and can search an index by several columns.
     :ivar notifies: whether it has LISTEN and NOTIFY.
-    :ivar parses: whether its driver converts times, and fails at values that Python lacks.
+    :ivar parses: whether its driver converts times, and fails at those that Python cannot
+        represent.
     :ivar atomic_level: SQLAlchemy's name of the isolation level for atomic handlers: the lowest in
         which a concurrent heartbeat causes no serialization failure.
     :ivar shift: seconds by which a test has moved the clock.
@@ -146,7 +147,7 @@ class Dialect(NamedTuple):
         return utc.isoformat() if self.name == "postgresql" else f"{utc:%Y-%m-%d %H:%M:%S.%f}"
 
     def same_instant(self, column: str, value: str) -> str:
-        """Return SQL for: *column* is *value*, an `instant` or NULL.
+        """Return the SQL condition that *column* equals *value*, which is an `instant` or NULL.
 
         SQLite stores times as texts, and one written by hand may have another format. A value that
         `stored_time` cannot read counts as NULL.
@@ -177,13 +178,16 @@ class Dialect(NamedTuple):
         return f"(SELECT {extracted} FROM json_each(:{parameter}))"
 
     def one_of(self, column: str, parameter: str) -> str:
-        """Return SQL for: *column* is in *parameter*, which `array` made."""
+        """Return the SQL condition that *column* is in *parameter*, which `array` made."""
         if self.name == "postgresql":
             return f"{column} = ANY(CAST(:{parameter} AS text[]))"
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
     def any_of(self, column: str, select: str) -> str:
-        """Return SQL for: *column* is one of the few values of *select*, found by its index."""
+        """Return the SQL condition that *column* is one of the values of *select*.
+
+        This is for few values, each of which is looked up in the column's index.
+        """
         if self.name == "postgresql":
             return f"{column} = ANY(ARRAY({select}))"
         return f"{column} IN ({select})"
@@ -196,7 +200,7 @@ class Dialect(NamedTuple):
         return json.dumps([row_id for row_id in ids if isinstance(row_id, int)])
 
     def among(self, column: str, parameter: str = "ids") -> str:
-        """Return SQL for: *column* is in *parameter*, which `many` made."""
+        """Return the SQL condition that *column* is in *parameter*, which `many` made."""
         if self.name == "postgresql":
             return f"{column} = ANY(CAST(:{parameter} AS bigint[]))"
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
@@ -208,18 +212,17 @@ class Dialect(NamedTuple):
         return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
 
     def join_each(self, columns: str, from_sql: str) -> str:
-        """Return SQL that joins each row so far to its own rows of ``job_runs``, named ``r``.
+        """Return SQL that joins each row to runs of its own, as ``r``.
 
-        :param columns: the columns that are needed besides the id.
-        :param from_sql: SQL that begins with FROM and selects the rows by columns of the row so
-            far.
+        :param columns: the columns of the runs that are needed besides the id.
+        :param from_sql: the SQL, from FROM on, that selects the runs of a row by its columns.
         """
         if self.name == "postgresql":
             return f"CROSS JOIN LATERAL (SELECT id, {columns} {from_sql}) AS r"
         return f"CROSS JOIN job_runs r WHERE r.id IN (SELECT id {from_sql})"
 
     def array(self, values: tuple[str, ...]) -> object:
-        """Return *values* as a parameter for `one_of`."""
+        """Return *values* as a parameter of `one_of` or `each`."""
         return list(values) if self.name == "postgresql" else json.dumps(values)
 
 
@@ -310,8 +313,8 @@ def dialect_of(engine: Engine) -> Dialect:
 def _checked(engine: Engine) -> Dialect:
     """Return the dialect of *engine*, after checking that bookkeeping can use it.
 
-    :raises SetupError: the database is neither PostgreSQL by psycopg or psycopg2 nor SQLite 3.35 or
-        later; or psycopg 3, which bookkeeping always uses, is not installed.
+    :raises SetupError: the database is neither PostgreSQL with psycopg or psycopg2 nor SQLite 3.35
+        or later; or psycopg 3, which bookkeeping always uses, is not installed.
     """
     name, driver = engine.dialect.name, engine.dialect.driver
     is_supported = driver in _DRIVERS if name == "postgresql" else name == "sqlite"

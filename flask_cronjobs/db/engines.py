@@ -26,8 +26,8 @@ from .statements import free_frames
 
 #: Why a tick refuses to run on SQLite in memory, and what to do.
 IN_MEMORY = (
-    "The database is SQLite in memory, where all share one connection: a tick would commit the "
-    "unfinished work of its handlers. Use a file, such as sqlite:///app.db. In tests, call "
+    "The database is SQLite in memory, where all code shares one connection: a tick would commit "
+    "the unfinished work of its handlers. Use a file, such as sqlite:///app.db. In tests, call "
     "db.create_all(), and use drain() of flask_cronjobs.testing, which works in memory, too."
 )
 
@@ -96,7 +96,7 @@ def is_shared(database: Engine | Connection) -> bool:
 def refuse_shared_memory(engine: Engine) -> None:
     """Refuse an engine with one shared connection.
 
-    :raises SetupError: all share its connection, so ours would commit a handler's unfinished work.
+    :raises SetupError: bookkeeping would commit the unfinished work of handlers.
     """
     if is_in_memory(engine):
         raise SetupError(IN_MEMORY)
@@ -237,9 +237,9 @@ def _connect_like(engine: Engine | None) -> Any:
 
 
 _OWN_CONNECTIONS = (
-    "The app makes its connections by psycopg2 itself (creator=, or a listener of do_connect that "
-    "returns one), so Flask-CronJobs cannot make the same by psycopg 3. Let the listener change "
-    "the arguments of the connection, or use postgresql+psycopg:// for the app, too."
+    "The app makes its connections with psycopg2 itself (creator=, or a listener of do_connect "
+    "that returns one), so Flask-CronJobs cannot make the same with psycopg 3. Let the listener "
+    "change the arguments of the connection, or use postgresql+psycopg:// for the app, too."
 )
 
 
@@ -289,7 +289,7 @@ def _roll_back(driver: Any, _record: object, _error: object) -> None:
 
 
 def _roll_back_unended(driver: Any, _record: object, state: PoolResetState) -> None:
-    # Without a query: sqlite3 has the one attribute, psycopg the other, and other drivers none.
+    # This sends no query. sqlite3 has `in_transaction`, psycopg has `info`, others have neither.
     status: Any = getattr(getattr(driver, "info", None), "transaction_status", 0)  # `IDLE` is 0.
     if state.transaction_was_reset and getattr(driver, "in_transaction", status):
         driver.rollback()

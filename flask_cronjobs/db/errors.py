@@ -56,7 +56,7 @@ _SQLITE_REPEAT = ("database is locked", "database table is locked", "database sc
 LEARN_MORE = " To learn more: flask jobs admin doctor."
 #: How to fix a read-only connection to PostgreSQL.
 WRITABLE = (
-    "Connect to the primary, by a role, a database and options that do not set "
+    "Connect to the primary, with a role, a database and options that do not set "
     "default_transaction_read_only."
 )
 _NO_SCHEMA, _NO_RIGHT = "3F000", "42501"
@@ -184,8 +184,8 @@ def what_to_do(cause: BaseException, engine: Engine) -> str | None:
         return WRITABLE.removesuffix(".")
     if any(part in message for part in _SQLITE_FORBIDDEN):
         return (
-            f"Its file is {engine.url.database}: does its folder exist, and may the user that this "
-            "runs as write to both?"
+            f"Its file is {engine.url.database}: does its folder exist, and may the user of this "
+            "process write to both?"
         )
     return None
 

@@ -11,7 +11,7 @@ from .connection import Bookkeeping
 from .dialect import POSTGRESQL, dialect_of
 
 CHANNEL = "flask_cronjobs"
-#: Least seconds between two notifications from one process. A worker polls again after this time,
+#: Minimum seconds between two notifications from one process. A worker polls again after this time,
 #: since one notification may mean several runs.
 WAKE_SECONDS = 0.05
 

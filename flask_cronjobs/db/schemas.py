@@ -118,9 +118,11 @@ _OURS = re.compile(r"\bjob_[a-z]+(?:_id_seq)?\b")
 
 
 def missing_right(error: Any, engine: Engine) -> str | None:
-    """Return how to grant the right that the driver's *error* misses; None if that is unknown.
+    """Return how to grant the right whose lack raised *error*; None if that is unknown.
 
     The text of the error may be in another language, so this searches it only for names.
+
+    :param error: an error of psycopg or psycopg2.
     """
     message = str(error.diag.message_primary)
     table, schema = _OURS.search(message), re.search(r"schema (\S+)", message, re.IGNORECASE)

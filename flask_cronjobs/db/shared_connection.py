@@ -128,8 +128,8 @@ def _refuse_unfinished_work(engine: Engine) -> None:
 
     if getattr(pool.connection.dbapi_connection, "in_transaction", False):
         raise DatabaseTrouble(
-            "The job tables cannot be written: the database is SQLite in memory, where all share "
-            "one connection, and db.session has uncommitted work there. Commit (or roll back) the "
-            "session first.",
+            "The job tables cannot be written: the database is SQLite in memory, where all code "
+            "shares one connection, and db.session has uncommitted work there. Commit (or roll "
+            "back) the session first.",
             transient=True,
         ) from sqlite3.OperationalError("database is locked")

@@ -81,11 +81,12 @@ def _steady(base: Any, may_prepare: bool) -> type:
     """Return the cursor of `keep_plans` for one connection, made from *base*."""
     from psycopg.pq import TransactionStatus
 
-    is_read_committed = False  # The default is unknown as yet.
+    is_read_committed = False  # The server's default is not known yet.
 
     class SteadyCursor(base):  # type: ignore[misc]
-        # Statements that are held back now, to be sent with the next one and in its transaction:
-        # the cursor of each, and what sends it. SQLAlchemy sees no rows of them.
+        # While `collects` is true, statements are held back, and then sent together with the next
+        # one, in its transaction. Each has its cursor and the function that sends it. SQLAlchemy
+        # sees none of their rows.
         collects = False
         held: ClassVar[list[tuple[Any, Callable[[], object]]]] = []
 
@@ -95,7 +96,7 @@ def _steady(base: Any, may_prepare: bool) -> type:
                 return base.execute(self, query, *args, **options)
             connection, settings = self.connection, base(self.connection)
             if self.collects:
-                cursor = base(connection)  # SQLAlchemy closes this one, which has no rows.
+                cursor = base(connection)  # SQLAlchemy closes `self`, which gets no rows.
                 self.held.append((cursor, partial(cursor.execute, query, *args, **options)))
                 return self
             last = partial(base.execute, self, query, *args, **options)
@@ -115,8 +116,10 @@ def _steady(base: Any, may_prepare: bool) -> type:
 def _send_with_settings(
     connection: Any, settings: Any, sends: Iterable[Callable[[], object]], begins: bool
 ) -> None:
-    """Send `SETTINGS` on the cursor *settings* and statements by *sends*, in one pipeline.
+    """Send `SETTINGS` and further statements in one pipeline.
 
+    :param settings: the cursor for `SETTINGS`.
+    :param sends: functions that send one statement each.
     :param begins: whether to add BEGIN and COMMIT.
     """
     from psycopg import Error, OperationalError

@@ -80,7 +80,8 @@ def isolated(db: Database) -> Generator[None]:
         yield
         return
     if session.in_transaction() and _commits_by_itself(session.connection({"bind": bind})):
-        # A receiver of appcontext_pushed or run_started has used it, and its work is committed.
+        # A receiver of appcontext_pushed or run_started has used the session; its work is
+        # committed already.
         session.commit()
     level = dialect_of(bind).atomic_level
 
@@ -162,19 +163,19 @@ def bounded(connection: Connection, seconds: float) -> Generator[None]:
 def unless_locked(connection: Connection, work: Callable[[Connection], T]) -> T | None:
     """Call *work*; if a row that it needs stays locked, undo its writes and return None.
 
-    This is for PostgreSQL. On SQLite, *connection* waits for the single lock as long as the app has
-    set.
+    This is for PostgreSQL. On SQLite, *connection* waits for the single lock for as long as the
+    app's busy timeout says.
     """
     if dialect_of(connection.engine).one_writer or connection.in_nested_transaction():
         return work(connection)
     connection.exec_driver_sql("SAVEPOINT cronjobs_step")
-    own = connection.execute(
+    previous = connection.execute(
         text(_LIMIT_LOCKS), {"limit": f"{STEP_LOCK_SECONDS * 1000:.0f}ms"}
     ).scalar()
     try:
         result = work(connection)
-        # The app's hooks and deferred constraints may wait at the commit.
-        connection.execute(text(_LIMIT_LOCKS), {"limit": own})
+        # At the commit, the app's hooks and deferred constraints may wait for longer.
+        connection.execute(text(_LIMIT_LOCKS), {"limit": previous})
         return result
     except DBAPIError as error:
         if sqlstate_of(error.orig) != "55P03":  # lock_not_available

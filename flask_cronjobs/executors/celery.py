@@ -118,7 +118,8 @@ def _wrong(
     for worker, tasks in sorted(tasks_by_worker.items()):
         queues_there = {entry["name"] for entry in queues_by_worker.get(worker, ())}
         if queues_there & set(queues) and TASK not in tasks:
-            yield f"Celery's worker {worker} does not know the task {TASK}: it lacks init()"
+            fault = f"does not know the task {TASK}: its code does not call init()"
+            yield f"Celery's worker {worker} {fault}"
 
 
 def _own_process() -> bool:

@@ -76,7 +76,7 @@ def _write_json(value: Any) -> str | None:
     return None if value is None else json_text(value)
 
 
-#: SQLite returns the operand, but not the name of its type.
+#: SQLite's unary ``+`` returns its operand unchanged, but without the declared type.
 _AS_IT_IS: custom_op[Any] = custom_op("+")
 
 

@@ -21,7 +21,7 @@ def sql_list(values: Iterable[str]) -> str:
 
 
 RUNNABLE = "status IN ('queued', 'failed')"
-#: Nothing holds it back, as far as the row says. Claims read these runs, due or not.
+#: As far as its row says, nothing holds the run back. Claims read these runs, due or not.
 READY = f"{RUNNABLE} AND gate IS NULL"
 #: Runnable, but without an attempt left, since ``max_attempts`` was lowered by hand.
 SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
@@ -30,7 +30,8 @@ SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
 READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL"
 #: Snoozed so often that the event it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
-#: Needs attention, as hardly any run does. A query for one kind repeats the whole: see above.
+#: Needs attention, as few runs do. A query for `SPENT` or `SNOOZED` alone must repeat this whole
+#: condition, too, since the index has it; see the top of this module.
 ODD = f"(({SPENT}) OR ({SNOOZED}))"
 RUNNING = "status = 'running'"
 #: Holds its idempotency key; see ``JobRun.unique_while``.
@@ -76,5 +77,5 @@ ENDED_BATCH = "finished_at IS NOT NULL"
 FOLLOWED = "then_run_id IS NOT NULL"
 #: The operation changed exactly one run.
 OF_ONE_RUN = "run_id IS NOT NULL"
-#: Handed to an executor where it has not begun; its token says so, see `types.HANDED`.
+#: Handed to an executor, which has not begun it yet; its token says so, see `types.HANDED`.
 HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

@@ -204,8 +204,8 @@ class JobRate(Base):
 
     key: Mapped[str]
     tat: Mapped[datetime]
-    """The theoretical arrival time of the next attempt: one period after that of the last one, or
-    later if attempts began before their time."""
+    """The theoretical arrival time of the next attempt: one period after that of the last attempt,
+    or after the start of the last attempt if that was later."""
     period: Mapped[float]
     """Seconds from one start to the next, as declared by the code of the last attempt."""
     burst: Mapped[int]

@@ -198,8 +198,8 @@ class JobRun(Base):
     fingerprint: Mapped[str | None]
     """The fingerprint of its error, if the latest attempt failed; equal errors have the same."""
     forgiven: Mapped[int] = mapped_column(server_default=text("'0'"))
-    """Attempts up to this one do not count, since the run has finished a step in them.
-    ``max_attempts`` was raised by their number."""
+    """The number of attempts, from the first on, that do not count, since the run finished a step
+    in the last of them. ``max_attempts`` was raised by this number."""
     label: Mapped[str | None]
     """The text that the task's ``label`` made of the payload. Values that the pages hide are hidden
     in it, too."""
@@ -221,8 +221,8 @@ class JobRun(Base):
         # Compare the time, since the status is ``failed`` if an earlier attempt has failed.
         waits = (JobStep.due_at == JobRun.run_at, JobStep.finished_at.is_(None))
         query = select(JobStep.kind, JobStep.name).join(JobRun, JobRun.id == JobStep.run_id)
-        lives = (JobRun.locked_by.is_(None), JobRun.finished_at.is_(None))
-        query = query.where(JobRun.id == self.id, *lives, *waits)
+        unclaimed = (JobRun.locked_by.is_(None), JobRun.finished_at.is_(None))
+        query = query.where(JobRun.id == self.id, *unclaimed, *waits)
         step = session.execute(query.limit(1)).first()
         return None if step is None else f"{_WAITS_FOR[step.kind]} {step.name}"
 
@@ -245,7 +245,7 @@ partial(
     *(JobRun.priority.desc(), JobRun.run_at, JobRun.id),
     where=conditions.PARKED,
 )
-# The runs of a batch by status, with the waiting runs that are due last at the end.
+# The runs of a batch by status, and within each status by the time when they are due.
 partial(
     "ix_job_runs_batch",
     *(JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id),

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from ..types import Catchup
 from . import Schedule
 
-#: Most missed slots that ``catchup="all"`` runs; older ones are recorded as skipped.
+#: The largest number of missed slots that ``catchup="all"`` runs; older ones are recorded as
+#: skipped.
 CATCHUP_SLOTS = 100
 #: How late a slot may be recorded and still run under ``catchup="none"``. A tick may come at any
 #: second of its minute, so a gap of two minutes is not an outage.
@@ -60,13 +61,14 @@ def plan_slots(
     reason: str = "missed: no tick ran in time",
     kind: str = "Missed",
 ) -> SlotPlan:
-    """Plan the slots after *considered*, and from *first* (the watermark, included), to *now*.
+    """Plan the slots up to *now*: from *first* on, or after *considered* if that is earlier.
 
     Plans are cached, since thousands of definitions may be due with one schedule at once.
 
     :param catchup: ``"latest"`` runs the newest slot, ``"all"`` the newest `CATCHUP_SLOTS`, and
         ``"none"`` the newest if it is not older than *grace*; None runs none. The other slots
         become one skipped row.
+    :param first: the watermark.
     :param considered: every slot up to this time has been recorded, or was never owed.
     :param reason: why slots are skipped.
     :param kind: the reason as one word, for ``error_type``.
@@ -74,8 +76,8 @@ def plan_slots(
     """
     # A watermark before *considered* was moved back by hand, to record its slots again.
     after = first - _INSTANT if considered is None else min(considered, first - _INSTANT)
-    most = 0 if catchup is None else CATCHUP_SLOTS if catchup == "all" else 1
-    running = schedule.tail(after, now, most)
+    limit = 0 if catchup is None else CATCHUP_SLOTS if catchup == "all" else 1
+    running = schedule.tail(after, now, limit)
     if catchup == "none" and running and now - running[-1] > grace:
         running = []
     slots = [Slot(at) for at in running]

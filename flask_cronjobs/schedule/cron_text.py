@@ -3,7 +3,7 @@
 An error says what to write instead.
 
 Only the part of Debian's crontab(5) on which most crons agree is accepted. This module uses no
-clock, and of the calendar only the lengths of the months.
+clock, and of the calendar it knows only the lengths of the months.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _zone_hint(name: str) -> str:
             return (
                 f"Write a place such as 'Europe/Berlin', which knows when clocks change; or "
                 f"'{zone}' for always {hours} h {'ahead of' if ahead else 'behind'} UTC: in such "
-                "names the sign is turned."
+                "names the sign is reversed."
             )
     suffix = "/" + name.strip().lower().replace(" ", "_")
     for zone in sorted(sorted(zones), key=len):
@@ -175,7 +175,7 @@ def _split(text: str) -> list[str]:
             _refuse(f"it contains {char!a}", "Write one line of plain ASCII characters.")
     words = text.split()
     if zone := re.match(r"(?:CRON_)?TZ=(\S*)", words[0] if words else "", re.IGNORECASE):
-        _refuse("it begins with a time zone", f"Give it apart: timezone={zone[1]!r}.")
+        _refuse("it begins with a time zone", f"Give it separately: timezone={zone[1]!r}.")
     if words and words[0].startswith("@"):
         words = _alias(" ".join(words)).split()
     if len(words) != len(_FIELDS):

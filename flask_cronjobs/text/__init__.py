@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
-#: Most names that `similar_names` compares, and most characters of each.
+#: The largest number of names that `similar_names` compares, and of characters of each.
 _COMPARED, _HEAD = 1000, 60
 
 

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from ..types import JSON
 from . import clean, cut, pattern
 
-#: Most characters that are kept of an error message, and of a stack.
+#: The largest number of characters that are kept of an error message, and of a stack.
 MAX_ERROR_CHARACTERS = 2_000
 MAX_STACK_CHARACTERS = 16_000
-#: Most exceptions of a chain that a stack shows, and most frames of each.
+#: The largest number of exceptions of a chain that a stack shows, and of frames of each.
 MAX_CHAIN = 8
 MAX_FRAMES = 30
 #: Parts of the names of secrets; ``_`` matches ``-``, ``_``, a space or nothing.
@@ -75,9 +75,9 @@ _INLINE = pattern(
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
 )
 HIDDEN = "***"
-#: Levels of a value that are shown; deeper ones are "…".
+#: The number of levels of a value that are shown; deeper ones are "…".
 MAX_DEPTH = 32
-#: Most characters of the path to a value that are shown.
+#: The largest number of characters that are shown of the path to a value.
 _MAX_PATH_CHARACTERS = 200
 _BETWEEN_WORDS = str.maketrans("", "", "-_ ")
 

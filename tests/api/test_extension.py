@@ -173,7 +173,7 @@ def test_database_in_memory_is_said_to_be_one_by_each_command(url: str, migratin
         result = app.test_cli_runner().invoke(args=["jobs", "admin", *command.split()])
         assert result.exit_code == 1
         output = " ".join(result.output.split())
-        assert "SQLite in memory, where all share one connection" in output
+        assert "SQLite in memory, where all code shares one connection" in output
         assert "Use a file" in output
         assert "admin init" not in output
         assert "migrat" not in output

@@ -297,7 +297,7 @@ class TestPsycopg2:
             else:
                 engine.pool._creator = lambda: psycopg2.connect(plain)
             with pytest.raises(
-                SetupError, match=r"connections by psycopg2 itself .*postgresql\+ps"
+                SetupError, match=r"connections with psycopg2 itself .*postgresql\+ps"
             ):
                 jobs.tick()
 

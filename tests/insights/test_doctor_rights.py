@@ -186,7 +186,7 @@ def test_rights_are_tried_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
         db.engine.dispose()
     (finding,) = rights
     assert "readonly database" in finding.what
-    assert "may the user that this runs as write to both?" in finding.todo
+    assert "may the user of this process write to both?" in finding.todo
 
 
 @on_postgresql

@@ -27,7 +27,7 @@ from ...text import one_line
 from ...types import HANDED, HANDED_LEASES, Claim
 from .executor import Executor, executor_of
 
-#: Most runs that are sent at a time.
+#: The largest number of runs that are sent at a time.
 MAX_SENT_RUNS = 100
 #: Seconds between two checks of a resident worker for runs to hand over.
 CHECK_SECONDS = 0.25
@@ -107,10 +107,10 @@ class HandOver(threading.Thread):
 
     def _pause_after_round(self, queues: Sequence[_Queue]) -> float:
         """Hand over runs of all *queues*; return the seconds until the next check."""
-        handed = 0
+        total = 0
         for queue in queues:
             try:
-                handed += (number := queue.hand_on(int(min(self._left - handed, MAX_SENT_RUNS))))
+                total += (number := queue.hand_on(int(min(self._left - total, MAX_SENT_RUNS))))
                 self._trouble.over("The database")
                 if number:
                     self._away.over("Celery")
@@ -122,9 +122,9 @@ class HandOver(threading.Thread):
             except _BrokerAway as away:
                 self._away.say("Celery cannot be reached, so the queue %s waits. %s", *away.args)
                 return RETRY_SECONDS
-        self._left -= handed
+        self._left -= total
         soon = SOON_SECONDS if any(queue.waits for queue in queues) else CHECK_SECONDS
-        return 0.0 if handed else soon
+        return 0.0 if total else soon
 
 
 class _BrokerAway(Exception):

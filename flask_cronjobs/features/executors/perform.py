@@ -1,4 +1,4 @@
-"""Execute one run in a Celery worker: it begins by its token, then runs as in a tick."""
+"""Execute one run in a Celery worker: begin it with its token, then run it as in a tick."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...types import HANDED
 
 _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
-    "does not import it. Deploy Celery's workers before all that tick."
+    "does not import it. Deploy Celery's workers before the processes that tick."
 )
 #: Seconds between two warnings about refused messages, since an attacker may send thousands.
 _WARNING_SECONDS = 60.0
@@ -56,7 +56,7 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
 
 
 class _KeptBooks(Bookkeeping):
-    """The keeper's connection, kept open for the next run, since opening one takes longer."""
+    """The keeper's connection, kept open for the next run, since opening one takes time."""
 
     @cached_property
     def database(self) -> str:
