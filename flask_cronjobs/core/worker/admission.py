@@ -88,9 +88,9 @@ class Prefetch:
     def wanted(self, held_runs: HeldRuns, idle: bool, busy: bool) -> Wanted:
         """Return what to claim now.
 
-        Nothing is claimed until half of the target is used up, so that each claim is worth its
-        statement, unless the same statement records outcomes. Nothing is claimed behind a long
-        run, or behind a first run of unknown length: another worker can take those runs.
+        Unless the same statement records outcomes, nothing is claimed until half of the target is
+        used up, so that each claim is worth its statement. Nothing is claimed behind a long run, or
+        behind a first run of unknown length: another worker can take those runs.
         """
         if busy:
             return NOTHING
@@ -111,14 +111,14 @@ LISTENING_POLL_SECONDS = 2.0
 #: worker does not keep the server busy.
 QUIET_DIVISOR = 8
 #: Seconds that the keeper waits for outcomes before it looks for more runs, if its last claim got
-#: fewer than it wanted. So the first handler is not delayed, and one statement does both.
+#: fewer than it wanted. So the first handler is not delayed, and one statement records and claims.
 SETTLE_SECONDS = 0.005
 
 
 class Pace:
     """Decides when to look for runs. It belongs to the keeper's thread.
 
-    :param asks_server: whether each look costs a database server time.
+    :param asks_server: whether a look for runs sends a query to a database server.
     :ivar exhausted: whether the last claim found nothing, and nothing has changed since.
     :ivar look_at: the time of the next look after such a claim, by `time.monotonic`.
     :ivar settled_at: the time until which the next claim waits for outcomes.
@@ -160,5 +160,6 @@ class Pace:
             return min(
                 max(POLL_SECONDS, (now - self._got_runs_at) / QUIET_DIVISOR), LISTENING_POLL_SECONDS
             )
-        # A worker looks at least twice after a NOTIFY: runs may be committed after they notify.
+        # A worker looks again soon after a NOTIFY: an enqueue that follows another closely sends no
+        # NOTIFY of its own.
         return WAKE_SECONDS if now - self._woken_at < 3 * WAKE_SECONDS else LISTENING_POLL_SECONDS

@@ -19,7 +19,7 @@ from ..features import Watcher
 
 #: The number of unreported outcomes at which the worker stops claiming, since they take memory.
 MAX_UNREPORTED = 1000
-#: The number of unreported outcomes that keep their exceptions, each of which may have megabytes.
+#: The number of unreported outcomes that keep their exceptions, each of which may take megabytes.
 MAX_EXCEPTIONS = 100
 
 
@@ -60,10 +60,10 @@ class Announcer:
     def close(self, patience: float) -> None:
         """Wait until all is reported; give up if nothing was reported for *patience* seconds."""
         self.send()
-        told, until = -1, 0.0
+        reported, until = -1, 0.0
         while not self._work.close(0.2):
-            if self._told != told:
-                told, until = self._told, time.monotonic() + patience
+            if self._told != reported:
+                reported, until = self._told, time.monotonic() + patience
             elif time.monotonic() >= until:
                 break
         for watcher in self._watchers:

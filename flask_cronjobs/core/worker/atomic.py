@@ -1,4 +1,4 @@
-"""Call a handler with ``atomic=True``: its work and its success are one commit."""
+"""Call a handler with ``atomic=True``: its work and its success are committed together."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def call_atomic(
     the commit. If the lease was lost, no row matches and everything is rolled back. If the process
     dies, the database rolls it back. So database effects happen exactly once.
 
-    While another transaction has locked the row, it waits where it can be interrupted.
+    While another transaction has locked the row, the handler waits, and can be interrupted.
 
-    :param disarm: called before the commit, so that no timeout splits it.
+    :param disarm: called before the commit, so that no timeout interrupts it.
     :raises AtomicCommit: the handler committed, or removed the session.
     :raises LeaseLost: the run was reclaimed meanwhile; all is rolled back.
     """
@@ -48,11 +48,11 @@ def call_atomic(
             value = handler(**run.payload)
             failpoints.reach("after-handler")
         result = kept_result(value, state.settings, str(claim))
-        connection, is_told = writing_connection(session), False
+        connection, is_logged = writing_connection(session), False
         while not _try_commit(state, run, connection, result, disarm):
-            if not is_told:
+            if not is_logged:
                 logger.warning("%s: its commit waits. %s", claim, holder(connection, claim.id))
-                is_told = True
+                is_logged = True
             time.sleep(LOCKED_PAUSE_SECONDS)
     failpoints.reach("after-finalize")
     return result

@@ -1,4 +1,4 @@
-"""The claims and records of one worker, including those whose answers were lost."""
+"""Send the claims and outcomes of one worker, and recover when an answer is lost."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ MAX_LOCKED_RUNS = 1000
 
 
 class UnansweredClaims:
-    """Gives back what was claimed by statements whose answers were lost.
+    """Gives back runs that were claimed by statements whose answers were lost.
 
     The server may continue with such a statement, and commit it after the worker has looked for its
     claims. So the worker looks again every second, for as long as such a claim would hold.
 
     :param lease: the length of a lease, in seconds.
-    :ivar must_check: whether the database must be asked what was claimed before work goes on.
+    :ivar must_check: whether to ask the database what was claimed before anything else is sent.
     """
 
     def __init__(self, books: Bookkeeping, lease: float) -> None:
         self.must_check: bool = False
         self._books = books
         self._lease = lease
-        # The tokens, each with the time of its last look, which the first look sets.
+        # The tokens, each with the time until which to look for it, which the first look sets.
         self._tokens: dict[str, float] = {}
         self._looked = Throttle()
 
@@ -173,7 +173,7 @@ class WorkerClaims:
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar unanswered: gives back the claims whose answers were lost.
     :ivar keys: opens the next runs of concurrency keys.
-    :ivar starts: the limits of starts: each opens starts before a claim, and takes them after it.
+    :ivar starts: the limits on starts; each opens starts before a claim, and takes them after it.
     :ivar next_start: the time of the next start that a due run waits for, by `time.monotonic`.
     """
 
@@ -207,7 +207,7 @@ class WorkerClaims:
         """
         answer = self.claim(outcomes, 0, idle=False)
         if self.keys.unopened:
-            with suppress(DatabaseTrouble):  # The outcomes are recorded, and others mend.
+            with suppress(DatabaseTrouble):  # Other workers find runs that were not opened.
                 self.keys.open()
         return answer
 
@@ -228,7 +228,7 @@ class WorkerClaims:
         2. outcomes whose rows are locked, by `record_and_claim` and later by the keeper;
         3. outcomes whose answer was lost: they are sent again, and those that match no row are
            looked up before a claim may take a run that was recorded as failed;
-        4. claims whose answer was lost: they are released, and looked up again while they hold.
+        4. claims whose answer was lost: they are released, and looked up again while they may hold.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
@@ -253,7 +253,7 @@ class WorkerClaims:
             before, unsent = None, outcomes
             d = self._books.dialect
             if request and not d.one_writer and self.keys.keyed.intersection(map(_ID, outcomes)):
-                # The outcomes are committed first, so that the claim finds the runs that it opens.
+                # Commit the outcomes first, so that the claim can take the runs that they open.
                 before, unsent = self._send(outcomes, None), ()
             answer = self._send(unsent, request)
             if sent_before:
@@ -322,8 +322,8 @@ class WorkerClaims:
             self.keys.note(too_early, back)
             if back.unrecorded:  # Treat it like a lost answer.
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
-        # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim finds
-        # nothing that came without outcomes.
+        # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim that
+        # was sent without outcomes finds nothing.
         changed = outcomes or answer.claims or answer.parked
         looks_on = bool(answer.locked_waiting) and self._locked.note(answer)
         self.exhausted = not (request is None or changed or looks_on)

@@ -1,4 +1,4 @@
-"""The parts of a worker that all of its runs share, its handlers, and the end of an attempt."""
+"""What the runs of a worker need: shared parts, prepared handlers, and outcomes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from .outcomes import failure
 if TYPE_CHECKING:
     from .monitor import Watchdog
 
-#: Seconds for which the answer holds which claims come first in their strict orders. One answer
-#: serves many runs of a claim, since asking before each would take longer than a short run.
+#: Seconds for which a worker relies on its last query of which claims come first in their strict
+#: orders. One query serves many runs, since a query takes longer than a short run.
 ORDER_CHECK_SECONDS = 0.01
 
 
@@ -44,12 +44,12 @@ class RunnerContext:
     :ivar inbox: brings claims; None means that no more will come.
     :ivar mailbox: takes outcomes and progress to the keeper.
     :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
-    :ivar watchers: the features that hear of the runs.
-    :ivar interrupted: the exception by which the user interrupted a run.
+    :ivar watchers: the features that are notified of the runs.
+    :ivar interrupted: the exception with which the user interrupted a run.
     :ivar to_stop: returns whether a run is to be given back at the end of its step.
     :ivar keeper_died: whether the keeper has died. Written by the keeper: nothing more may begin.
-    :ivar books: the connection for ``once()``, and for looks at strict orders; connects when first
-        needed.
+    :ivar books: the connection for ``once()``, and for checks of strict orders; it connects when
+        first needed.
     """
 
     state: State
@@ -74,7 +74,7 @@ class RunnerContext:
     def current_run(
         self, claim: Claim, handler: Prepared, request_write: Callable[[CurrentRun, bool], None]
     ) -> CurrentRun:
-        """Return what *claim*'s handler sees of its run.
+        """Return the ``current_run`` of *claim*'s handler.
 
         :raises PayloadError: the run's row cannot be read.
         """
@@ -86,9 +86,9 @@ class RunnerContext:
         return run
 
     def note_end(self, run: CurrentRun) -> None:
-        """Take our signals back after *run*'s handler, and let the keeper write its progress.
+        """Restore our signals after *run*'s handler, and let the keeper write its progress.
 
-        The progress is written if the handler failed, too: then it matters most.
+        The progress is written even if the handler failed: then it matters most.
         """
         self.interrupter.signals.put_back(run.claim.job_type)
         if run.has_progress:
@@ -97,8 +97,8 @@ class RunnerContext:
     def may_begin(self, claim: Claim) -> bool:
         """Return whether *claim*'s run may begin; if not, it must be released.
 
-        It must not begin if the lease has ended, so that another worker may have the run, or if an
-        earlier run of its strict order has come back since the claim.
+        It must not begin if the lease has ended, since another worker may then have the run, or if
+        an earlier run of its strict order has come back since the claim.
         """
         if claim.job_type in self._ordered and not self._comes_first(claim):
             return False
@@ -197,7 +197,7 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
 
 
 def _decoding(state: State, task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return *call* so that it takes the stored payload, which is not what it takes itself."""
+    """Return a function that decodes a stored payload, and calls *call* with the arguments."""
     hidden = state.settings.redact
 
     def decoding(**payload: JSON) -> Any:
@@ -217,7 +217,10 @@ def _decoding(state: State, task: Handler, call: Callable[..., Any]) -> Callable
 def _around(
     hooks: Sequence[Around], call: Callable[..., Any], is_async: bool
 ) -> Callable[..., Any]:
-    """Return *call* with *hooks* around it, the first outermost; of a coroutine, in its task."""
+    """Return *call* with *hooks* around it, the first outermost.
+
+    For a coroutine function, the hooks are entered in the task that runs the coroutine.
+    """
 
     def within(**arguments: object) -> object:
         with _entered(hooks):
@@ -239,8 +242,8 @@ def _entered(hooks: Sequence[Around]) -> ExitStack:
             manager = hook(run)
             if not isinstance(manager, AbstractContextManager):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(
-                    f"The hook {hook!r} returned {manager!r}, which is no context manager. Return "
-                    "one, or write the hook with one yield."
+                    f"The hook {hook!r} returned {manager!r}, which is not a context manager. "
+                    "Return one, or write the hook with one yield."
                 )
             manager.__enter__()
             stack.push(partial(_leave, manager))

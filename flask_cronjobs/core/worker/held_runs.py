@@ -25,11 +25,11 @@ class Leases:
     """The end of each held claim's lease, by `time.monotonic`.
 
     A lease is counted from before its statement was sent, so it never ends later here than in the
-    database. By it, a worker whose connection hangs or that was frozen knows that another worker
-    may hold the run by now: no handler begins or continues past the end.
+    database. So a worker whose connection hangs, or that was frozen, knows when another worker may
+    hold the run: no handler begins or continues after the end of its lease.
 
-    The keeper writes it when it claims and renews. The runner's thread reads it before a handler
-    begins, and in the timer that interrupts it.
+    The keeper writes the ends when it claims and renews. The runner's thread reads them before a
+    handler begins, and when it sets the timer that interrupts the handler.
 
     :ivar length: how long a lease is, in seconds.
     """
@@ -112,7 +112,7 @@ class Working:
         """Limit this block to *seconds*, unless the timeout comes earlier."""
         before, limit = self.limit, (time.monotonic() + seconds, seconds)
         if before < limit:
-            yield  # It is not set again: it may have been raised.
+            yield  # Do not restore the limit: it is `NO_LIMIT` if its timeout was raised.
             return
         self.limit = limit
         try:
@@ -122,7 +122,7 @@ class Working:
 
 
 class ProgressRequest(NamedTuple):
-    """A handler reported progress through ``current_run``, or asked for a heartbeat.
+    """A handler's report of its progress, or its request for a heartbeat.
 
     :ivar answered: receives None once the progress is written.
     """
@@ -139,7 +139,7 @@ LOCKED_RETRY_SECONDS = 0.5
 class HeldRuns:
     """The runs that a worker holds, each from its claim until its outcome is recorded.
 
-    Only the keeper's thread may use it, except for `wake`. The runner knows the two queues alone.
+    Only the keeper's thread may use it, except for `wake`. The runner knows only the two queues.
 
     :ivar inbox: brings claims to the runner; None means that no more will come.
     :ivar mailbox: takes outcomes and requests to the keeper; None wakes it.
@@ -166,7 +166,7 @@ class HeldRuns:
 
     @property
     def idle(self) -> bool:
-        """Whether every held run has come to its outcome."""
+        """Whether every held run has an outcome."""
         return self.claims.keys() <= {outcome.id for outcome in self.outcomes}
 
     def recordable(self, now: float) -> list[Outcome]:
@@ -198,7 +198,7 @@ class HeldRuns:
         :returns: the outcomes that came.
         """
         self.woken = False
-        known = len(self.outcomes)
+        start = len(self.outcomes)
         with suppress(Empty):
             # On Python 3.10, get(timeout=0.0) may wait forever: the remaining timeout is negative
             # by then, which means no timeout.
@@ -211,16 +211,16 @@ class HeldRuns:
                 else:
                     self.requests.append(item)
                 item = self.mailbox.get_nowait()
-        return self.outcomes[known:]
+        return self.outcomes[start:]
 
     def add(self, claims: Sequence[Claim], sent: float) -> None:
         """Hold *claims*, made by a statement sent at *sent*, and pass them to the runner."""
         self._leases.extend(claims, sent)
         for claim in claims:
-            before = self.claims.get(claim.id)
-            if before is not None:  # Its handler may still run, though the lease was lost.
-                self._leases.forget(before)
-                self.outdated.add(before.identity)
+            old_claim = self.claims.get(claim.id)
+            if old_claim is not None:  # Its handler may still run, though the lease was lost.
+                self._leases.forget(old_claim)
+                self.outdated.add(old_claim.identity)
             self.claims[claim.id] = claim
             if claim.batch_id is not None:
                 self.batches.add(claim.batch_id)
@@ -235,7 +235,7 @@ class HeldRuns:
         self._leases.prolong(self.claims.values(), since)
 
     def take_back(self) -> list[Claim]:
-        """Take from the inbox what the runner has not begun."""
+        """Take from the inbox the claims that the runner has not begun."""
         waiting: list[Claim] = []
         with suppress(Empty):
             while (claim := self.inbox.get_nowait()) is not None:
@@ -243,18 +243,19 @@ class HeldRuns:
         return waiting
 
     def release_waiting(self) -> int:
-        """Release what the runner has not begun; return how many runs."""
+        """Release the runs that the runner has not begun; return their number."""
         waiting = self.take_back()
         self.outcomes += map(released, waiting)
         return len(waiting)
 
     def release_all(self) -> None:
-        """Release everything held, also the run in progress.
+        """Release all held runs that have no outcome, even if they have begun.
 
-        For a runner that has left: a KeyboardInterrupt can come at any point.
+        The keeper calls this if the runner has left, since a KeyboardInterrupt may end it at any
+        point, or if the process is about to end.
         """
         self.release_waiting()
-        # Every claim that has left the inbox has begun.
+        # A claim that has left the inbox may have begun.
         self.outcomes += [released(claim, begun=True) for claim in self.unfinished]
 
     def postpone(self, outcome: Outcome) -> None:

@@ -9,7 +9,7 @@ the lease was lost       LeaseLost    the keeper, `RunMonitor`    none: it is no
 an operator cancelled it Cancelled    the keeper, `RunMonitor`    cancelled
 the worker must stop     ShuttingDown the keeper, `RunMonitor`    released, not counted
 the keeper has died      LeaseLost    the keeper, `RunMonitor`    none: it is not recorded
-the same, before a call  ShuttingDown the runner                  none: it is not recorded
+it died before the call  ShuttingDown the runner                  none: it is not recorded
 ======================== ============ =========================== =========================
 
 `outcomes.failure` turns the exception into the outcome. If the handler does not end, the keeper
@@ -52,15 +52,15 @@ from ..current import running
 from .held_runs import NO_LIMIT, Leases, Working
 from .process_signals import OwnSignals
 
-#: Seconds after which the timer sends its signal again until that is handled.
+#: Seconds between two signals of the timer, which repeats its signal until one is handled.
 REPEAT_SECONDS = 0.25
 #: Seconds until an interruption is retried that arrived inside a finalizer, where Python ignores
 #: exceptions.
 RAISE_AGAIN_SECONDS = 0.005
-#: Seconds below which a handler is short. The timer is not stopped after it, and the next handler
-#: may use it.
+#: Seconds below which a handler is short. The timer is left running after a short handler, since
+#: the next handler may use it.
 SHORT_SECONDS = 0.001
-_POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every way back goes through the first.
+_POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every return to the pool calls the first.
 #: Packages that may run on behalf of SQLAlchemy: Python's own modules, ours, an extension, and
 #: generated code, which has no module.
 _HELPERS = {*sys.stdlib_module_names, __name__.partition(".")[0], "flask_sqlalchemy", "None"}
@@ -71,7 +71,7 @@ Find = Callable[[FrameType | None], Working | None]
 
 
 class AlarmTimer:
-    """The kernel's timer, which sends SIGALRM, and again until the signal is heard."""
+    """The kernel's timer, which sends SIGALRM, and repeats it until the timer is set again."""
 
     def __init__(self) -> None:
         self._due = float("inf")
@@ -81,21 +81,22 @@ class AlarmTimer:
         """Send the signal at *due*, by `time.monotonic`; never if that is infinite."""
         self._due, self._set_at = due, time.monotonic()
         seconds = due - self._set_at
-        if not 1e-6 < seconds < 1e8:  # Zero would stop the timer, and its type has an end.
+        if not 1e-6 < seconds < 1e8:  # Zero would stop it, and a huge value overflows.
             seconds = 0.0 if due == float("inf") else min(max(seconds, 1e-6), 1e8)
         signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_SECONDS)
 
     def set_by(self, due: float, now: float) -> None:
-        """Send the signal at *due*, or before, when the timer is set again.
+        """Send the signal at *due* or earlier; a signal that is too early sets the timer again.
 
-        A timer that was set within `SHORT_SECONDS` is kept, since setting it takes as long as
-        everything else around a short handler. An older one may have been changed by a handler.
+        If the timer is due earlier and was set less than `SHORT_SECONDS` ago, it is not set again,
+        since setting it takes as long as everything else around a short handler. If it was set
+        before that, a handler may have changed it.
         """
         if not now < self._due <= due or now - self._set_at > SHORT_SECONDS:
             self.set(due)
 
     def stop(self) -> None:
-        """Send nothing."""
+        """Send no more signals."""
         self._due = float("inf")
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -110,7 +111,7 @@ class HandlerInterrupter:
     state    at a request             at a signal: by a request, a timeout, a lease's end
     ======== ======================== =====================================================
     unarmed  `arm` raises it          stop the timer
-    armed    signal until it is heard raise what is due, each interruption once
+    armed    signal until handled     raise what is due, each interruption once
     deferred as armed                 note it; what is due is raised at the end of the block
     async    as armed                 raise what is due in the handler that blocks the loop
     ======== ======================== =====================================================
@@ -157,7 +158,7 @@ class HandlerInterrupter:
     def due(self, working: Working) -> BaseException | None:
         """Return the exception that must interrupt the handler of *working* now, and note it.
 
-        It is the one that was requested, or the one of its timeout, or the one of its lease's end.
+        It is the requested one, or else a `TimedOut`, or else a `LeaseLost` if the lease has ended.
         Each is returned once; None if none is due.
         """
         claim, now = working.claim, time.monotonic()
@@ -197,7 +198,7 @@ class HandlerInterrupter:
 
     @contextmanager
     def finding_async(self, find: Find) -> Generator[None]:
-        """Interrupt the async handlers that *find* finds in this block."""
+        """In this block, interrupt the async handlers that *find* returns."""
         if not self.enabled:
             yield
             return
@@ -237,7 +238,7 @@ class HandlerInterrupter:
     def within(self, seconds: float) -> Generator[None]:
         """Interrupt the handler after *seconds* in this block, unless its timeout comes earlier.
 
-        Only the handler's first thread may call this.
+        In a thread that the handler has started, this does nothing.
         """
         working = self._armed
         if working is None or threading.get_ident() != self._thread:
@@ -270,7 +271,7 @@ class HandlerInterrupter:
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def repeat(self) -> None:
-        """Send the signal once more if an `interrupt` was not heard yet."""
+        """Send the signal once more if a requested interruption was not raised yet."""
         armed = self._armed
         if self.enabled and armed is not None and armed.claim.identity in self.requested:
             signal.pthread_kill(self._thread, signal.SIGALRM)
@@ -332,11 +333,11 @@ class HandlerInterrupter:
 
     def _on_unraisable(self, unraisable: Any) -> None:
         """Retry an interruption that was raised in a finalizer, where Python ignores exceptions."""
-        at_work, error = self._armed or running(), unraisable.exc_value
-        if at_work is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
+        run, error = self._armed or running(), unraisable.exc_value
+        if run is None or not isinstance(error, (Interruption, KeyboardInterrupt)):
             self._previous_hook(unraisable)
             return
-        self.requested[at_work.claim.identity] = error
+        self.requested[run.claim.identity] = error
         self._timer.set(time.monotonic() + RAISE_AGAIN_SECONDS)
 
     def _raise_due(self, working: Working) -> None:
@@ -353,7 +354,7 @@ class HandlerInterrupter:
 
 
 def _is_disarming(frame: FrameType | None) -> bool:
-    """Return whether a signal is handled on entering `disarm`, when the handler has ended."""
+    """Return whether the signal arrived as `disarm` began, so that the handler has ended."""
     return frame is not None and frame.f_code is HandlerInterrupter.disarm.__code__
 
 

@@ -161,11 +161,11 @@ class Keeper(threading.Thread):
 
     @property
     def listens(self) -> bool:
-        """Whether a NOTIFY wakes it. For any thread."""
+        """Whether a NOTIFY wakes it. Any thread may read this."""
         return self._listener is not None and self._listener.listening
 
     def gives_back(self) -> bool:
-        """Return whether runs are to be given back at the end of their step. For any thread."""
+        """Return whether runs must be given back at the end of their step; for any thread."""
         over = not self._options.resident and time.monotonic() >= self._options.until
         return over or self.flag.at is not None or self._runner.context.keeper_died
 
@@ -208,17 +208,17 @@ class Keeper(threading.Thread):
     def _collect(self, wait: float) -> None:
         """Wait for a message, and take all that came."""
         left = self._runner.left
-        came = self._held_runs.collect(wait)
-        if came:  # Before the next claim: how many runs that takes depends on how long these were.
-            self._admission.note(came)
+        outcomes = self._held_runs.collect(wait)
+        if outcomes:  # Their durations decide how many runs the next claim takes.
+            self._admission.note(outcomes)
         if self._held_runs.outdated:
             self._give_up_outdated()
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
             self._pace.note_wake()
-        elif came:
-            self._pace.exhausted = False  # An idle worker may claim what another may not.
+        elif outcomes:
+            self._pace.exhausted = False  # A worker that has become idle may claim retries, too.
 
     def _decide(self) -> Decision:
         """Return what to do now."""
@@ -253,7 +253,7 @@ class Keeper(threading.Thread):
         return (
             self.flag.at is not None
             or self._runner.left
-            # A tick on a busy host may have used its budget up before: it claims once all the same.
+            # On a busy host, a tick may use up its budget before its first claim: it claims once.
             or (self._has_asked and now >= self._options.until)
             or self._claimed >= self._max_runs
             or self._reached_limit() is not None
@@ -280,7 +280,7 @@ class Keeper(threading.Thread):
         """Yield the steps that are due, each once the one before has been taken."""
         held_runs = self._held_runs
         if (decision.is_long or self.flag.at is not None) and held_runs.waiting:
-            self._claimed -= held_runs.release_waiting()  # Attempts not counted.
+            self._claimed -= held_runs.release_waiting()  # These were not attempted.
         if held_runs.postponed and (decision.closed or not self._options.resident):
             yield self._give_up_locked
         if self._kinds is not None and not decision.closed:
@@ -300,7 +300,7 @@ class Keeper(threading.Thread):
                 yield duty.fulfil
 
     def _refill(self, decision: Decision) -> None:
-        """Record what came, and claim what is wanted."""
+        """Record the outcomes that came, and claim the wanted runs."""
         outcomes, wanted = decision.outcomes, decision.wanted
         if outcomes:
             self._write_outputs(outcomes)
@@ -323,7 +323,7 @@ class Keeper(threading.Thread):
         self._receive(outcomes, answer, sent)
         next_start = self._claims.next_start
         self._pace.note_answer(len(answer.claims), wanted.limit, self._claims.exhausted, next_start)
-        # A claim of some tasks that finds nothing does not say that there is nothing.
+        # If a claim of some tasks finds nothing, other tasks may still have runs.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.exhausted = False
 
@@ -367,7 +367,7 @@ class Keeper(threading.Thread):
         self._claimed += len(answer.claims)
 
     def _end_batches(self, decision: Decision) -> None:
-        """End the batches of the held runs that can end: if no run is left, or each second."""
+        """End those batches of held runs that can end: once a second, and when no run is left."""
         held_runs = self._held_runs
         holds = held_runs.claims or held_runs.outcomes
         done = not holds and (self._pace.exhausted or decision.closed)
@@ -403,9 +403,9 @@ class Keeper(threading.Thread):
     def _endure(self, trouble: DatabaseTrouble, began: float) -> None:
         """Continue in spite of *trouble* until the leases would end, then raise it.
 
-        On SQLite, continue while a handler runs. It may hold the single lock itself, so no other
-        worker can reclaim its run; nor can one while another process holds the lock, or in the
-        moment afterwards in which we renew the leases.
+        On SQLite, continue while a handler runs. While the handler or another process holds the
+        single lock, no worker can reclaim the run; nor can one in the moment afterwards, in which
+        we renew the leases.
 
         :param began: when the keeper began the step that failed.
         """
@@ -478,7 +478,7 @@ class Keeper(threading.Thread):
         return time.monotonic() + COUNT_SECONDS
 
     def _stop_with_parent(self) -> float:
-        """Stop if the parent of the process pool was killed, since it can stop this worker no more.
+        """Stop if the parent of the process pool was killed, which can no longer stop this worker.
 
         The parent's id was read before the fork, so a parent that died at once is noticed, too.
         """

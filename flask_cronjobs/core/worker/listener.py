@@ -27,7 +27,7 @@ READY_SECONDS = 1.0
 class Listener:
     """Calls *wake*, in a thread of its own, when runs were enqueued. A context manager.
 
-    :ivar listening: whether it listens at the moment. Written by its thread alone.
+    :ivar listening: whether it listens at the moment. Only its own thread writes this.
     """
 
     def __init__(self, engine: Engine, wake: Callable[[], None]) -> None:

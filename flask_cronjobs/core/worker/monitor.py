@@ -1,4 +1,4 @@
-"""Interrupt handlers for the keeper, and find those that do not end.
+"""How the keeper interrupts running handlers, and finds those that do not end.
 
 A handler is first interrupted by an exception inside it; `interrupts` lists the reasons. If it does
 not end within the grace, its process is ended, after its outcome is recorded and the other held
@@ -28,12 +28,12 @@ from .runner import Runner
 INTERRUPTED_GRACE_SECONDS = 5.0
 #: Seconds that an interrupted handler gets to unwind, however short the grace is.
 UNWIND_SECONDS = 1.0
-#: Seconds after the latest end of a run at which the watchdog ends the process.
+#: Seconds that the watchdog waits beyond the time at which a run should have ended.
 MARGIN_SECONDS = 2.0
 #: The exit status of a process that was ended because its handler did not end.
 EXIT_STATUS = 1
-#: The leases for which the watchdog waits. A process that was frozen past its lease must be able to
-#: notice that the lease is lost, and log it, before its own watchdog ends it.
+#: The number of leases for which the watchdog waits. A process that was frozen past its lease must
+#: be able to notice that the lease is lost, and log it, before its own watchdog ends it.
 WATCHDOG_LEASES = 3
 #: Seconds after which the watchdog is armed again.
 REARM_SECONDS = 1.0
@@ -59,9 +59,9 @@ class Watchdog:
         self.is_shortened: bool = False
 
     def arm(self, at_most: float = float("inf")) -> None:
-        """Start the timer, or start it again if it was started a second ago.
+        """Start the timer, or start it again if it was started at least `REARM_SECONDS` ago.
 
-        :param at_most: seconds; shortens the timer.
+        :param at_most: the longest time in seconds for which the timer may run.
         """
         if time.monotonic() - self._armed_at < REARM_SECONDS:
             return
@@ -103,7 +103,7 @@ class RunMonitor:
         self._may_kill = may_kill
 
     def cancel(self, claim: Claim) -> None:
-        """Interrupt *claim*'s handler: an operator cancelled it."""
+        """Interrupt *claim*'s handler: an operator cancelled the run."""
         self._interrupt(claim, Cancelled("cancelled by an operator while it ran"))
 
     def lose(self, claim: Claim) -> None:
@@ -139,7 +139,7 @@ class RunMonitor:
             self._watchdog.disarm()
 
     def interrupt_due(self) -> None:
-        """Interrupt handlers that continue after a shutdown's grace; signal the others again."""
+        """Interrupt handlers that outlast a shutdown's grace; repeat signals that had no effect."""
         grace = self._state.settings.shutdown_grace
         if self._flag.at is not None and time.monotonic() >= self._flag.at + grace:
             self._end_all("the worker was told to stop")
@@ -172,9 +172,10 @@ class RunMonitor:
             time.sleep(0.02)
 
     def give_up(self, error: BaseException) -> None:
-        """Interrupt the handler without bookkeeping; if it does not end, end the process.
+        """Interrupt all running handlers; if one does not end, end the process.
 
-        The held runs come back by lease, and no handler may work on them by then.
+        Nothing is recorded, so the held runs are reclaimed when their leases end. By then, no
+        handler here may still work on them.
         """
         while at_work := self._runner.at_work:
             for working in at_work:

@@ -1,4 +1,4 @@
-"""Turn what an attempt came to into its `Outcome`."""
+"""Make the `Outcome` of an attempt from the way it ended."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def success(
     claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
 ) -> Outcome:
     """Return the outcome of an attempt that began at *started* and has succeeded now."""
-    # Written out, since each run comes here: by keywords through `_outcome` takes twice as long.
+    # Each run comes here, and a call of `_outcome` with keywords would take twice as long.
     return Outcome(
         claim.id,
         claim.token,
@@ -56,7 +56,7 @@ def success(
 def failure(state: State, attempt: Claim, error: BaseException, seconds: float) -> Outcome:
     """Return the outcome of an *attempt* that ended with *error* after *seconds*.
 
-    If this process does not know the task, the default retry policy holds.
+    If this process does not know the task, the default retry policy applies.
     """
     outcome = _outcome(
         attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
@@ -80,7 +80,7 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
 
 
 def released(attempt: Claim, begun: bool = False) -> Outcome:
-    """Return the outcome that gives a run back with its attempt not counted.
+    """Return the outcome that gives a run back without counting its attempt.
 
     :param begun: whether its handler may have begun.
     """
@@ -97,9 +97,10 @@ def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
 
 
 def _asked(error: BaseException) -> RetryLater | Snooze | None:
-    """Return what *error* asks for, checked anew; None if it asks for nothing that can be done.
+    """Return the retry or snooze that *error* asks for; None if it asks for neither.
 
-    A class of the app's may not have called ours at its making, or have set its attributes since.
+    Its attributes are checked again: a subclass in the app may not have called our ``__init__``, or
+    may have changed them since. If they are invalid, this returns None.
     """
     try:
         if isinstance(error, RetryLater):
@@ -140,7 +141,8 @@ def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
 def _without_our_frames(error: BaseException) -> BaseException:
     """Return *error* so that it may be kept: its traceback begins in the app's code.
 
-    Our own frames hold the run and its app context. Others may belong to a teardown.
+    Our own frames hold the run and its app context. The first frame of other code may belong to a
+    teardown.
     """
     clear_chain(error)
     first = error.__traceback__
@@ -157,7 +159,7 @@ def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
     task = state.registry.tasks.get(attempt.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost):
-        # No exception of the handler's, so the policy is not asked whether to retry it.
+        # The handler did not raise it, so the policy is not asked whether to retry.
         plain = policy if isinstance(policy, Retry) else Retry()
         policy = replace(plain, on=BaseException, not_on=())
     number = max(1, attempt.attempt - attempt.forgiven)

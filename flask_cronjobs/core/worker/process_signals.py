@@ -1,6 +1,6 @@
 """How a worker is asked to stop: a flag, the signals that set it, and Ctrl-C.
 
-SIGUSR1 is taken: by it, the parent of several workers passes SIGTERM on.
+SIGUSR1 is in use: with it, the parent of several workers passes SIGTERM on.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from ...log import logger
 if TYPE_CHECKING:
     from .runner import Runner
 
-# The functions of `signal` make an enumeration of each answer, which takes thirty times as long.
+# The functions of `signal` convert each result to an enum, which takes thirty times as long.
 _signal: Any = import_module("_signal")
-#: Seconds between two checks whether the signals are still ours. So each longer run is checked, and
-#: many short ones share a check: loading a library that takes signals takes longer than they do.
+#: Seconds between two checks whether the signals are still ours. So there is a check after each
+#: longer run, while many short runs share one. A short run cannot have loaded a library that takes
+#: signals, since loading one takes longer.
 CHECK_SECONDS = 0.001
-#: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group.
-#: Passed on as SIGTERM it would arrive twice, and the second ends a worker at once.
+#: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group
+#: of processes. So if the parent sent SIGTERM, too, workers would get it twice, and the second one
+#: ends a worker at once.
 STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
-#: SIGHUP, by which a terminal says that it was closed, unless it is ignored, as under nohup, or the
-#: app's. It may come twice, from the shell and from the system, so it never ends a worker at once.
+#: SIGHUP, which is sent when a terminal is closed; empty if SIGHUP is ignored, as under nohup, or
+#: if the app handles it. It may come twice, from the shell and from the system, so it never ends a
+#: worker at once.
 HANG_UP: tuple[signal.Signals, ...] = tuple(
     signal.Signals[name]
     for name in ("SIGHUP",)
@@ -65,7 +68,7 @@ class StopFlag:
 
 
 class OwnSignals:
-    """The signals that this process handles for a worker, put back where a task took them.
+    """The signals that this process handles for a worker, restored after a task changed them.
 
     Libraries such as Scrapy, Ray and pyppeteer install signal handlers and leave them behind.
     Without ours, a worker would not end at SIGTERM, and no timeout would interrupt anything.
@@ -79,27 +82,28 @@ class OwnSignals:
         self._looked_at = 0.0
 
     def set(self, number: int, handler: Any) -> Any:
-        """Handle the signal *number* by *handler*; return what handled it before."""
-        # First: a signal that comes between the two must find what it is put back to.
+        """Handle the signal *number* with *handler*; return what handled it before."""
+        # Note it first: right after `signal.signal`, a signal may come and set another handler.
         self._handlers[number] = handler
         return signal.signal(number, handler)
 
     def unset(self, number: int, previous: Any) -> None:
-        """Let *previous* handle the signal *number*, which is no more ours."""
+        """Let *previous* handle the signal *number*, which is no longer ours."""
         self._handlers.pop(number, None)
         signal.signal(number, previous)
 
     def put_back(self, task: str) -> None:
-        """Handle our signals again, and let them through, after a run of *task*.
+        """Restore our handlers, and unblock our signals, after a run of *task*.
 
-        Log once which ones it has taken. At most every `CHECK_SECONDS` seconds.
+        Log once for each task which signals it changed. Within `CHECK_SECONDS` of the last call
+        that checked them, this does nothing.
         """
         now = time.monotonic()
         if now - self._looked_at < CHECK_SECONDS:
             return
         self._looked_at = now
         handlers = self._handlers
-        # Equal, not the same: the default is a number there, and an enumeration here.
+        # Compare by equality: the default handler is a number for `_signal`, but an enum for us.
         taken = [number for number in handlers if _signal.getsignal(number) != handlers[number]]
         for number in taken:
             signal.signal(number, handlers[number])
@@ -122,9 +126,9 @@ class OwnSignals:
 def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Generator[None]:
     """Stop the worker at signals in this block if it has its own process, otherwise at Ctrl-C.
 
-    Ctrl-C interrupts a handler, and stops the worker in order if it arrives in our own code. Raised
-    elsewhere, a KeyboardInterrupt could leave behind a keeper that renews a claim without a
-    handler.
+    Ctrl-C interrupts a handler, and stops the worker in order if it arrives in our own code. If a
+    KeyboardInterrupt were raised there, it could leave behind a keeper that renews a claim without
+    a handler.
     """
 
     def interrupt(frame: FrameType | None) -> None:
@@ -143,10 +147,10 @@ def keyboard_deferred() -> Generator[None]:
 
     Raised while a connection is opened, a KeyboardInterrupt would leave it open.
     """
-    pressed: list[object] = []
-    with _at_keyboard(pressed.append, OwnSignals()):
+    frames: list[object] = []
+    with _at_keyboard(frames.append, OwnSignals()):
         yield
-    if pressed:
+    if frames:
         raise KeyboardInterrupt
 
 
@@ -156,7 +160,7 @@ def _at_keyboard(
 ) -> Generator[None]:
     """Call *interrupt* at Ctrl-C in this block. A second Ctrl-C is raised where it arrives.
 
-    This works only in the main thread, and unless the app handles SIGINT itself.
+    This does nothing outside the main thread, or if the app handles SIGINT itself.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -177,7 +181,8 @@ def _at_keyboard(
 @contextmanager
 def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
     def stop(_number: int, _frame: FrameType | None) -> None:
-        # The first signal asks. The second finds the default again, and ends the process at once.
+        # The first signal asks the worker to stop. A second one ends the process at once, since
+        # the default handles it.
         for number in numbers:
             own.set(number, signal.SIG_DFL)
         flag.stop()

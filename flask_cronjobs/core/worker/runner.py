@@ -53,7 +53,7 @@ class Runner:
         self._interrupter = context.interrupter
         with self._app.app_context():
             watch_writes(self._state.db)
-        # Each is made ready when its first run comes.
+        # Each task's handler is prepared when the first run of the task comes.
         self._prepared = cache(partial(prepare, self._state))
 
     def run(self) -> None:
@@ -77,13 +77,13 @@ class Runner:
 
     @property
     def at_work(self) -> Sequence[Working]:
-        """The runs at work."""
+        """The runs whose handlers are running."""
         if self.working is not None:
             return (self.working,)
         return () if self.loop is None else self.loop.at_work
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
-        """Interrupt *claim*'s handler with *error*, now or when it begins. For the keeper."""
+        """Interrupt *claim*'s handler with *error*, now or when it begins; for the keeper."""
         self._interrupter.interrupt(claim, error)
         if self.loop is not None:
             self.loop.deliver()
@@ -122,7 +122,8 @@ class Runner:
             result, warning = self._enter(handler, run, started)
         except BaseException as error:
             seconds = time.monotonic() - started
-            # A local would live until a collection, since the error refers to this frame.
+            # The outcome is in no local variable: the error refers to this frame, so the variable
+            # would live until the garbage collector runs.
             return with_output(
                 self.context.outcome(run.claim if run else claim, error, seconds), run
             )
@@ -133,7 +134,8 @@ class Runner:
         working = self.working = Working(run.claim, run, handler.timeout, started)
         token = at_work.set(run)
         try:
-            # After `working` is set: the keeper sets one and looks at the other.
+            # Check this after `working` is set: a keeper that dies sets `keeper_died` before it
+            # reads `working`.
             if self.context.keeper_died:
                 raise ShuttingDown("the worker's keeper has ended")
             try:
@@ -167,15 +169,15 @@ class Runner:
 
     def _armed(self, handler: Prepared, working: Working) -> JSON:
         claim, run = working.claim, working.run
-        # Disarm before the context is torn down: interrupted there, db.session would be left to
-        # the next run, with this one's rows in it.
+        # Disarm before the context is torn down. If the teardown were interrupted, the next run
+        # would get db.session with the rows of this one.
         try:
             try:
                 self._interrupter.arm(working)
                 signals.send(signals.run_started, self._app, claim=claim)
                 failpoints.reach("before-handler")
                 if handler.atomic:
-                    from .atomic import call_atomic  # Here, since it maps the tables.
+                    from .atomic import call_atomic  # Imported here, since it maps the tables.
 
                     return call_atomic(self._state, run, handler.call, self._interrupter.disarm)
                 value = handler.call(**run.payload)

@@ -53,13 +53,14 @@ class WorkOptions(NamedTuple):
     :ivar until: the time, by `time.monotonic`, after which only a first claim is made.
     :ivar resident: whether the worker stays and waits when no run can be claimed.
     :ivar limits: the limits at which it ends and its parent forks another.
-    :ivar beside: makes the threads beside its runs; in a pool, only the first worker has some.
+    :ivar beside: functions that make the threads beside its runs; in a pool, only the first worker
+        has some.
     :ivar adds_counts: whether it adds its counts to the row of a minute that another has begun.
     :ivar parent: the id of the process that forked the worker, without which it stops.
     :ivar started_by: the server that started a resident worker beside it, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
-    :ivar is_watched: whether a feature may hear of the runs.
+    :ivar is_watched: whether features are notified of the runs.
     :ivar handed: the id and token of the only run to begin, which was handed to an executor. Then
         nothing is claimed from the queue.
     :ivar elsewhere: the queues whose runs executors execute instead of this worker.

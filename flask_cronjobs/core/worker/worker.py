@@ -32,7 +32,8 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     """Claim and run what is due; return how many attempts came to which outcome.
 
     :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread.
-    :raises DatabaseTrouble: the database could not be used any more. Held runs come back by lease.
+    :raises DatabaseTrouble: the database could not be used any more. Held runs are reclaimed when
+        their leases end.
     """
     if warning := patched_by_gevent():
         logger.warning("%s", warning)
@@ -64,7 +65,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             stack.callback(thread.end)
         _perform(keeper, runner)
     if runner.context.interrupted is not None:
-        # Once more: now all frames that it passed through have ended.
+        # Free them once more: now all frames that the exception passed through have ended.
         free_frames(runner.context.interrupted)
         raise runner.context.interrupted
     if flag.error is not None:
