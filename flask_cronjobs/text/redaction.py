@@ -41,10 +41,10 @@ _URL = pattern(r"://\S*")
 _PRIVATE_KEY = pattern(
     r"(?s)(-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----).*?(?=-----END|\Z)"
 )
+_LONG = "(?=[A-Za-z0-9]{20})"
 #: Prefixes of the tokens of GitHub, GitLab, Stripe, Slack, AWS, Google, npm, PyPI, SendGrid,
 #: DigitalOcean, Hugging Face, Shopify, OpenAI, Anthropic, Docker, Vault, Linear and Atlassian, and
 #: of JWTs.
-_LONG = "(?=[A-Za-z0-9]{20})"
 _PREFIXES = (
     *("gh[oprsu]_", "github_pat_", "gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent)-", "xox[a-z]-"),
     *("[rps]k_(?:live|test)_", "whsec_", r"xapp-(?=\d)", r"ya29\.", r"SG\.(?=[\w-]{20})"),

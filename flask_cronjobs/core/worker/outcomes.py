@@ -67,12 +67,12 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
         return outcome._replace(kind="released")
     if isinstance(error, (Discard, Cancelled)):
         return outcome._replace(kind="cancelled")
-    asked = _asked(error)
-    if isinstance(asked, Snooze):
-        return outcome._replace(kind="snoozed", delay=asked.delay, until=asked.until)
-    delay = asked.delay if asked is not None else _delay(state, attempt, error)
-    if asked is not None and asked.rate and _has_rate(state, attempt):
-        outcome = outcome._replace(holds_rate=True, delay=asked.delay)
+    request = _request_of(error)
+    if isinstance(request, Snooze):
+        return outcome._replace(kind="snoozed", delay=request.delay, until=request.until)
+    delay = request.delay if request is not None else _delay(state, attempt, error)
+    if request is not None and request.rate and _has_rate(state, attempt):
+        outcome = outcome._replace(holds_rate=True, delay=request.delay)
     outcome = _with_exception(outcome, error)
     if delay is None or attempt.attempt >= attempt.max_attempts:
         return outcome._replace(kind="dead")
@@ -96,7 +96,7 @@ def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
     )
 
 
-def _asked(error: BaseException) -> RetryLater | Snooze | None:
+def _request_of(error: BaseException) -> RetryLater | Snooze | None:
     """Return the retry or snooze that *error* asks for; None if it asks for neither.
 
     Its attributes are checked again: a subclass in the app may not have called our ``__init__``, or
