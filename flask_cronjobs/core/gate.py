@@ -1,19 +1,20 @@
-"""The gate: it hides runs that cannot start from the claims, so that they are not read repeatedly.
+"""The gate: it hides runs that cannot begin, so that claims do not read them again and again.
 
-A run with a concurrency key is born ready, and pays nothing while its key has room. A claim that
-meets a run whose key is full, or that is not first in its strict order, parks the run: it gets a
-`gate`, and leaves the indexes of the claims. The worker that frees a share or a turn opens it, and
-so does the claim that parked it, each in a separate statement **after its commit**. Both write,
-commit, then look, so the one that commits last sees the write of the other. One statement could not
-do this: a claim that still sees a running run would park another behind it that would never be
-opened.
+A run with a concurrency key is born ready, and costs nothing extra while its key has room. If a
+claim meets a run whose key is full, or which is not the first in its strict order, it parks the
+run: it sets the run's ``gate``, which removes the run from the indexes that claims read. Opening
+the run clears its ``gate``. The worker that frees a share or a turn opens the next runs, and the
+claim that parked a run tries to open it again, each in a separate statement **after its commit**.
+Both write, commit, then look, so the one that commits last sees the write of the other. One
+statement could not do this: a claim may read a run as running while that run ends, and park another
+one behind it, which nothing would open any more.
 
 So a claim parks only behind runs that are running, or that it takes itself, since their end opens
 the parked run. In strict order, the end of any earlier run does.
 
-A run with a rate first waits at the gate ``rate``, which nothing here opens.
+A run with a rate first waits at the gate ``rate``, which this module never opens.
 
-If a process dies in between, or rows are changed by hand, `mend` opens the rest.
+If a process dies in between, or rows are changed by hand, `mend` opens the runs left parked.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import ORDERED, PARKED, RUNNING
 
-#: How many keys of each gate one statement of `mend` looks at.
+#: How many keys of each gate one call of `mend` reads.
 KEYS_READ = 500
 
 _GATES = "(SELECT 'keys' AS gate UNION ALL SELECT 'order' AS gate)"
@@ -38,8 +39,8 @@ _ORDER = "gate, concurrency_key, job_type, queue, priority DESC, run_at, id"
 def first_of(key: str) -> str:
     """Return SQL for the first run in the strict order of *key* that has not ended.
 
-    No "=": then the order by key would mean nothing, and PostgreSQL might walk along the runs of
-    all keys.
+    Two inequalities stand for "=", with which the ORDER BY of the key would have no effect:
+    PostgreSQL might then read the runs of all keys by their ids.
     """
     return f"""
     (SELECT first.id FROM job_runs AS first WHERE {ORDERED}
@@ -49,16 +50,16 @@ def first_of(key: str) -> str:
 
 
 def comes_first(run: str, key: str = "") -> str:
-    """Return the condition that the row *run* has no order, or comes first in its key's.
+    """Return the condition that the row *run* is not ordered, or comes first in its strict order.
 
-    :param key: SQL for its key, if that has another name.
+    :param key: SQL for its concurrency key; by default, the row's own column.
     """
     first = first_of(key or f"{run}.concurrency_key")
-    # Without CASE, SQLite would search for the first run of every row's key.
+    # Without CASE, SQLite would search for the first run of a key even if the row is not strict.
     return f"(CASE WHEN {run}.strict THEN {run}.id = {first} ELSE 1 = 1 END)"
 
 
-#: The query for the runs under ``token`` that come first.
+#: The query for the runs claimed under ``token`` that come first in their order.
 HELD_FIRST = text(f"""
     SELECT id FROM job_runs
     WHERE {RUNNING} AND locked_by = :token AND {comes_first("job_runs")}
@@ -75,9 +76,9 @@ def held_first(books: Bookkeeping, token: str) -> set[int]:
 
 
 def open_behind(books: Bookkeeping, ids: Collection[int]) -> int:
-    """Open what comes next in the keys of the runs *ids*; return how many it has opened.
+    """Open the next runs in the keys of the runs *ids*; return how many were opened.
 
-    To be called after the commit of what ended, gave back or parked these runs.
+    Call it after the transaction that ended, released or parked these runs has committed.
     """
     if not ids:
         return 0
@@ -96,7 +97,7 @@ def mend_all(books: Bookkeeping) -> int:
 
 
 def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
-    """Open, as `mend_all` does, parked runs of the next keys after *after*.
+    """Open parked runs that were never opened, of the next `KEYS_READ` keys after *after*.
 
     :returns: the number of opened runs, and the key after which to continue, if any.
     """
@@ -111,7 +112,7 @@ def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
 
 @lru_cache(maxsize=2)
 def parked_keys(d: Dialect) -> TextClause:
-    """Return the query for the keys of parked runs after ``after``, at one step each."""
+    """Return the query for the keys of parked runs after ``after``, with one search for each."""
     later = f"{PARKED} AND gate = {{0}}.gate AND concurrency_key > {{1}}"
     by_key = "ORDER BY gate, concurrency_key LIMIT 1"
     step = f"(SELECT concurrency_key FROM job_runs WHERE {later} {by_key})"
@@ -128,7 +129,7 @@ def parked_keys(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def open_statement(d: Dialect) -> TextClause:
-    """Return the UPDATE that opens what comes next in the keys of the runs ``ids``."""
+    """Return the UPDATE that opens the next runs in the keys of the runs ``ids``."""
     of_runs = f"SELECT DISTINCT concurrency_key AS key FROM job_runs WHERE {d.among('id')}"
     return _open(d, f"{of_runs} AND concurrency_key IS NOT NULL")
 
@@ -141,14 +142,14 @@ def _open_keys(d: Dialect) -> TextClause:
 def _open(d: Dialect, keys: str) -> TextClause:
     """Return the UPDATE that opens the next runs of *keys*, a SELECT.
 
-    1. ``grp`` has each task and queue of a key with parked runs, and the number of free shares.
-       Each of them gets as many, since a task or queue may be paused or have no worker. A claim
-       parks surplus runs again.
-    2. ``next`` has the first unlocked runs of each, and the first run of a strict order. No other
-       row is locked, since a concurrent opening must not skip it.
+    1. ``grp`` lists the groups of parked runs with the same key, task and queue, and how many
+       shares of the key are free. As many runs of each group are opened, since the task or queue of
+       another group may be paused or have no worker. A claim parks surplus runs again.
+    2. ``next`` selects the first unlocked runs of each group, and the first run of each strict
+       order. It locks no other row, since a concurrent opening would skip that row.
     """
     of_key = f"{PARKED} AND gate = 'keys' AND concurrency_key = grp.key"
-    # SQLite searches an index by the first column only if both sides are plain columns.
+    # If both sides are plain columns, SQLite searches the index by the first of them only.
     further = ">" if d.arrays else ">="
     group = "grp.job_type, grp.queue" if d.arrays else "grp.job_type || '', grp.queue || char(1)"
     later = f"FROM job_runs WHERE {of_key} AND (job_type, queue) {further} ({group})"
@@ -176,7 +177,7 @@ def _open(d: Dialect, keys: str) -> TextClause:
 
 
 def _first_of_groups(d: Dialect, of_key: str) -> str:
-    """Return the SELECT of the first runs of each row of ``grp``: as many as are ``free``."""
+    """Return the SELECT of the first runs of each row of ``grp``, as many as its ``free`` says."""
     rest = f"""
         FROM job_runs WHERE {of_key} AND job_type = grp.job_type AND queue = grp.queue
         ORDER BY {_ORDER} LIMIT

@@ -56,7 +56,7 @@ class InsertedRun(NamedTuple):
 
 
 def insert_run(session: Session, new: NewRun, wake: bool = False) -> InsertedRun | None:
-    """Insert a run in *session*'s transaction; return None if another has its idempotency key.
+    """Insert a run in *session*'s transaction; return None if its idempotency key is held.
 
     If two transactions insert the same key at once, the second waits until the first ends; neither
     fails.
@@ -78,7 +78,7 @@ def insert_or_find(
 ) -> InsertedRun:
     """Insert a run; if its idempotency key is held, find or change the run that holds it.
 
-    :param replace: the values of *new* that a waiting run with the key gets.
+    :param replace: which values of *new* a waiting run that holds the key gets.
     :param wake: see `insert_run`.
     :raises StateConflict: a run in strict order would lose its place.
     """
@@ -89,13 +89,13 @@ def insert_or_find(
             return inserted
         if run := find_holder(session, new, replace):
             return InsertedRun(run, "found")
-        # Meanwhile the holder gave the key up, or a replaceable run took it: try again.
+        # Meanwhile the holder released the key, or a replaceable run took it: try again.
 
 
 def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
     """Change the waiting run of the same task and key as *new*; return it, or None.
 
-    :param replace: the values that it gets.
+    :param replace: which values of *new* it gets.
     """
     connection = writing_connection(session)
     d = dialect_of(connection.engine)
@@ -144,7 +144,7 @@ def writing_bind() -> dict[str, Any]:
 
     Use it for reading runs, too, since a replica does not have this transaction's writes.
     """
-    # SQLAlchemy's recipe for replicas looks for UPDATE and DELETE.
+    # SQLAlchemy's recipe for replicas checks whether the clause is an UPDATE or a DELETE.
     return {"mapper": class_mapper(JobRun), "clause": update(JobRun)}
 
 
@@ -202,7 +202,7 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
 def _keep_order(run: Any, key: str | None) -> None:
     """Refuse to move *run*, a row, from the strict order of its concurrency key to that of another.
 
-    :raises StateConflict: *key* is another.
+    :raises StateConflict: *key* is not the run's key.
     """
     if run.concurrency_key != key:
         raise StateConflict(
@@ -215,14 +215,14 @@ def _keep_order(run: Any, key: str | None) -> None:
 
 def _as_loaded(session: Session, new: NewRun, row: Any) -> JobRun:
     """Return the new run as an object of *session*, as if its row had been loaded."""
-    due, made = stored_time(row.run_at), stored_time(row.created_at)
+    due, created = stored_time(row.run_at), stored_time(row.created_at)
     values = _fresh() | {name: getattr(new, name) for name in COLUMNS}
     values |= {
         "id": row.id,
         "payload": json.loads(new.payload),
         "gate": None if new.rate_key is None else "rate",
         **dict.fromkeys(("scheduled_for", "run_at"), due),
-        **dict.fromkeys(("created_at", "updated_at"), made),
+        **dict.fromkeys(("created_at", "updated_at"), created),
     }
     return _with_values(session, values)
 
@@ -235,18 +235,18 @@ def _from_row(session: Session, row: Row[Any]) -> JobRun:
 def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     """Return a run as an object of *session*, with *values* for all of its columns.
 
-    It seldom needs a query, which never goes to a replica, since that gets the run later.
+    This seldom needs a query. A replica is never asked, since it may not have the run yet.
     """
     run_id: int = values["id"]
     mapper = class_mapper(JobRun)
     known = session.identity_map.get(mapper.identity_key_from_primary_key((run_id,)))
     if known is not None:
-        # The session may know a new run by it: SQLite reuses an id whose insertion was rolled back.
+        # It may be the object of an earlier run: SQLite reuses an id whose INSERT was rolled back.
         for name, value in values.items():
             set_committed_value(known, name, value)
         return known
     if session.new or session.deleted or session.dirty:
-        # This may be in the middle of a flush, when nothing can be added but a query can load it.
+        # Inside a flush, no object can be added to the session, but a query can load one.
         return session.get_one(JobRun, run_id, bind_arguments=writing_bind())
     run = mapper.class_manager.new_instance()
     vars(run).update(values)
@@ -263,6 +263,6 @@ def _select_run(*conditions: ColumnElement[bool] | TextClause) -> Select[Any]:
 
 @lru_cache(maxsize=1)
 def _fresh() -> dict[str, Any]:
-    """Return the columns that are the same in every new run."""
+    """Return the values of the columns that are the same in every new run."""
     empty = dict.fromkeys(column.key for column in class_mapper(JobRun).columns)
     return {**empty, "status": "queued", "attempts": 0, "snoozes": 0, "forgiven": 0}

@@ -1,8 +1,8 @@
-"""Insert many runs in the user's own transaction, a thousand with each JSON parameter.
+"""Insert many runs in the user's own transaction: a thousand by one statement, in one JSON array.
 
 This was measured against the alternatives, on tables with all their indexes and checks. Arrays for
-``unnest`` cost the client more and the server as much, COPY saves the server nothing and knows no
-keys, and on SQLite ``executemany`` takes twice as long.
+``unnest`` cost the client more and the server as much. COPY saves the server nothing and has no ON
+CONFLICT for idempotency keys. On SQLite, ``executemany`` takes twice as long.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from .columns import due_sql, insert_into_runs, parameter
 from .insert import ON_CONFLICT, execute, parameters_of, writing_connection
 from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
-#: How many rows one statement carries.
+#: Most rows that one statement inserts.
 INSERTED_AT_ONCE = 1000
 #: The columns besides the payload that may differ between the runs of one call.
 _OWN = ("idempotency_key", *OF_PAYLOAD[1:])
 
 
 class Holder(NamedTuple):
-    """A run that has an idempotency key."""
+    """A run that holds an idempotency key."""
 
     id: int
     idempotency_key: str | None
@@ -39,10 +39,10 @@ class Holder(NamedTuple):
 
 
 class Inserted(NamedTuple):
-    """The result of a row.
+    """The result of inserting a row.
 
     :ivar id: the id of its run.
-    :ivar holder: the run, if it existed before and holds the row's key.
+    :ivar holder: the run, if it was there before the row and holds the row's key.
     """
 
     id: int
@@ -50,18 +50,19 @@ class Inserted(NamedTuple):
 
 
 def insert_runs(session: Session, rows: Sequence[NewRun]) -> list[Inserted]:
-    """Insert runs in *session*'s transaction, `INSERTED_AT_ONCE` to a statement.
+    """Insert runs in *session*'s transaction, at most `INSERTED_AT_ONCE` by each statement.
 
     Without idempotency keys, that is all. With them:
 
-    1. Of the rows with one key, take the first. 2. On PostgreSQL, reserve ids, so that they rise in
-    the order of *rows*, and sort the rows by key: transactions that insert the same keys wait for
-    each other, but never in a circle. SQLite has one writer at a time. 3. Insert, and look up the
-    keys that exist.
+    1. Of the rows with the same key, take the first.
+    2. On PostgreSQL, reserve ids, so that they rise in the order of *rows*. Then sort the rows by
+       key, so that transactions that insert the same keys cannot deadlock. SQLite needs neither: it
+       has one writer at a time.
+    3. Insert the rows, and look up the runs that hold the other keys.
 
-    :param rows: at most `INSERTED_AT_ONCE` without a key; or any number, each with one. They
-        differ in their payloads and in what is made of them, in nothing else.
-    :returns: what became of each row, in the order of *rows*.
+    :param rows: at most `INSERTED_AT_ONCE` without a key, or any number, each with one. They may
+        differ only in the key and in `new_run.OF_PAYLOAD`.
+    :returns: the result of each row, in the order of *rows*.
     """
     connection = writing_connection(session)
     if rows[0].idempotency_key is None:
@@ -90,7 +91,7 @@ def _key(row: NewRun) -> str:
 def delete_runs(session: Session, ids: Sequence[int]) -> None:
     """Delete runs that *session*'s transaction has inserted."""
     if not ids:
-        return  # Deleting nothing would take SQLite's write lock.
+        return  # Even a DELETE of nothing would take SQLite's write lock.
     with session.no_autoflush:
         connection = writing_connection(session)
     d = dialect_of(connection.engine)
@@ -99,7 +100,7 @@ def delete_runs(session: Session, ids: Sequence[int]) -> None:
 
 
 def _repeated(first: Inserted, row: NewRun) -> Inserted:
-    """Return what becomes of a *row* whose key an earlier row of the same call has."""
+    """Return the result of a *row* whose key an earlier row of the same call has."""
     return Inserted(first.id, first.holder or Holder(first.id, _key(row), row.job_type))
 
 
@@ -108,31 +109,32 @@ def _insert_or_find(
     rows: Mapping[str, NewRun],
     ids: Mapping[str, int],
 ) -> dict[str, Inserted]:
-    """Insert *rows*, or find the runs that have their keys; return each by its key.
+    """Insert *rows*, or find the runs that hold their keys; return the results by key.
 
-    The run that had a key may have given it up between the statements. Then insert again. If that
-    happens often, as with keys of pending runs, insert all of *rows* again, since inserting only
-    the others would lock their keys out of order.
+    A run may release its key between the two statements; then the row is inserted again. If
+    ``unique_while`` is set, runs often release their keys, so all of *rows* are inserted again:
+    inserting only the missing ones would lock their keys out of order.
     """
     inserted: dict[str, Inserted] = {}
-    has_free_keys = any(row.unique_while is not None for row in rows.values())
-    in_order = has_free_keys and _can_undo(connection)
+    are_often_released = any(row.unique_while is not None for row in rows.values())
+    in_order = are_often_released and _can_undo(connection)
     while True:
         with connection.begin_nested() if in_order else nullcontext() as savepoint:
-            now = _insert_and_find(connection, rows, ids)
-            if len(now) == len(rows):
-                return inserted | now
+            results = _insert_and_find(connection, rows, ids)
+            if len(results) == len(rows):
+                return inserted | results
             if savepoint is not None:
                 savepoint.rollback()
                 continue
-        inserted |= now
+        inserted |= results
         rows = {key: row for key, row in rows.items() if key not in inserted}
 
 
 def _can_undo(connection: Connection) -> bool:
-    """Return whether keys are held until the transaction ends, but a rollback can free them before.
+    """Return whether an INSERT locks its keys, and rolling back to a savepoint can unlock them.
 
-    SQLite has no other writer meanwhile, and AUTOCOMMIT has no transaction.
+    Neither is needed on SQLite, which has no other writer meanwhile. With AUTOCOMMIT, there is no
+    transaction to roll back.
     """
     driver: Any = connection.connection.dbapi_connection
     return not (dialect_of(connection.engine).one_writer or driver.autocommit)
@@ -155,7 +157,7 @@ def _insert_and_find(
 def _insert(
     connection: Connection, rows: Sequence[NewRun], ids: Sequence[int] | None = None
 ) -> Sequence[Any]:
-    """Insert *rows* by one statement; return the id and idempotency key of each new run."""
+    """Insert *rows* with one statement; return the id and idempotency key of each new run."""
     d = dialect_of(connection.engine)
     own = [name for name in _OWN if len({getattr(row, name) for row in rows}) > 1]
     columns = (*own, "id") if ids else tuple(own)
@@ -169,7 +171,7 @@ def _insert(
 
 
 def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
-    """Return what *row* has beside its payload, as members of a JSON object, each after a comma."""
+    """Return the values *own* of *row* and its id as members of a JSON object, after a comma."""
     values = {"id": run_id, **{name: getattr(row, name) for name in own}}
     values_json = json.dumps({name: value for name, value in values.items() if value is not None})
     return f",{values_json[1:-1]}" if len(values_json) > 2 else ""
@@ -177,7 +179,7 @@ def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
 
 @lru_cache
 def _insert_many(d: Dialect, columns: tuple[str, ...], keyed: bool = False) -> str:
-    """Return the INSERT of runs that have *columns* of their own, beside their payloads."""
+    """Return the INSERT of runs that differ in their payloads and in *columns*."""
     own = {name: TYPES.get(name, "bigint") for name in ("payload", *columns)}
     values = {name: parameter(d, name) for name in COLUMNS} | {name: name for name in own}
     source = f"""
@@ -189,7 +191,7 @@ def _insert_many(d: Dialect, columns: tuple[str, ...], keyed: bool = False) -> s
 
 
 def _reserve(connection: Connection, number: int) -> Sequence[int]:
-    """Return *number* new ids of runs in rising order; none if the column has no sequence."""
+    """Return *number* new ids of runs in ascending order; none if the column has no sequence."""
     sql = """
         SELECT nextval(sequence) FROM pg_get_serial_sequence('job_runs', 'id') AS sequence,
             generate_series(1, :number)
@@ -199,7 +201,7 @@ def _reserve(connection: Connection, number: int) -> Sequence[int]:
 
 
 def _holders(connection: Connection, keys: Sequence[str]) -> dict[str, Holder]:
-    """Return the runs that have *keys*."""
+    """Return the runs that hold *keys*, by key."""
     columns = [getattr(JobRun, name) for name in Holder._fields]
     query = select(*columns).where(JobRun.idempotency_key.in_(keys), text(HOLDS_KEY))
     holders = [Holder(*row) for row in connection.execute(query)] if keys else []

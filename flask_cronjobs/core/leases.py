@@ -1,4 +1,4 @@
-"""Renew the leases of held runs, and find expired ones, also of runs handed to an executor."""
+"""Renew the leases of held runs and find expired ones, including those of runs in executors."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ class Renewal(NamedTuple):
     locked: frozenset[int] = frozenset()
 
 
-#: Seconds for which SQLite's write lock is free before runs are reclaimed, so that living workers
-#: can renew their leases. A keeper needs less from one try to the end of the next.
+#: Seconds to wait on SQLite, once the write lock is free, before runs are reclaimed, so that living
+#: workers can renew their leases. The next try of their keepers begins and ends in less time.
 RENEWAL_SECONDS = 3.0
-#: How many runs are taken back, or given up, at a time.
+#: Most runs that are reclaimed, or given up, at a time.
 TAKEN_AT_ONCE = 200
 
 
 def renewal_window(lease: float) -> float:
     """Return `RENEWAL_SECONDS`, or less if the *lease* is short, in seconds.
 
-    A worker that has just found the lock held is also certain for this long that it still has its
-    runs, although it could not renew their leases.
+    A worker that cannot renew its leases because the write lock is taken relies on them for this
+    long, since no other worker reclaims its runs sooner.
     """
     return min(RENEWAL_SECONDS, lease / 2)
 
@@ -85,7 +85,7 @@ def progress(books: Bookkeeping, claim: Claim, fraction: float, message: str | N
 def still_held(
     books: Bookkeeping, claims: Collection[Held], touched: Collection[int]
 ) -> Collection[int]:
-    """Return which of *claims* a statement did not touch, though they are held still."""
+    """Return the ids of those *claims* that a statement did not touch although they are held."""
     if len(touched) >= len(claims):
         return ()
     untouched = [claim for claim in claims if claim.id not in touched]
@@ -95,7 +95,7 @@ def still_held(
 def look_for_expired(books: Bookkeeping) -> list[Claim]:
     """Return the claims whose lease ran out, at most `TAKEN_AT_ONCE`, oldest first.
 
-    They lack payload and slot.
+    The claims have no payload and no slot.
     """
     rows = books.rows(expired(books.dialect), {"limit": TAKEN_AT_ONCE})
     return [
@@ -146,7 +146,7 @@ def as_held(claims: Iterable[Held]) -> str:
 
 
 def held_table(d: Dialect) -> str:
-    """Return SQL for the parameter of a statement about held runs, as a table."""
+    """Return SQL that reads the parameter of `as_held` as a table."""
     return d.table("held", id="bigint", token="text")
 
 
@@ -191,7 +191,7 @@ def expired(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def _give_up_exhausted(d: Dialect) -> TextClause:
-    # Without ORDER BY, the planner need not use the primary key, which lacks the condition.
+    # With ORDER BY id, the planner might read the primary key instead of the partial index.
     spent = f"SELECT id FROM job_runs WHERE {ODD} AND {SPENT} LIMIT :limit {d.skip_locked}"
     last_error = "COALESCE('. The last error: ' || last_error, '')"
     error = f"'no attempt is left: max_attempts is ' || max_attempts || {last_error}"
@@ -205,11 +205,12 @@ def _give_up_exhausted(d: Dialect) -> TextClause:
 
 @lru_cache(maxsize=2)
 def begin_handed(d: Dialect) -> TextClause:
-    """Return the statement by which an executor's worker begins a run.
+    """Return the statement with which an executor's worker begins a run.
 
-    It replaces the token with which the run was handed over, so of two workers that bring the same
-    token only the first begins the run. A run that is paused by now, whose task this code does not
-    have, or that no longer comes first in its strict order, does not begin.
+    It replaces the token with which the run was handed over, so if two workers bring the same
+    token, only the first begins the run. The run does not begin if a cancel was requested, its task
+    or queue is paused, this code does not have its task, or it no longer comes first in its strict
+    order.
     """
     return text(f"""
     UPDATE job_runs SET
@@ -223,9 +224,11 @@ def begin_handed(d: Dialect) -> TextClause:
 
 
 def give_tokens(books: Bookkeeping, claims: Iterable[Claim], tokens: Iterable[str]) -> list[Claim]:
-    """Give each of *claims* one of *tokens*, fenced by the token that it has; return those held.
+    """Replace the token of each of *claims* with one of *tokens*; return those that were held.
 
-    :raises DatabaseTrouble: it is unknown which tokens they have.
+    A claim is held if its run still has the claim's old token.
+
+    :raises DatabaseTrouble: it is unknown which tokens the runs have.
     """
     pairs = list(zip(claims, tokens, strict=True))
     values = [{"id": claim.id, "token": claim.token, "fresh": fresh} for claim, fresh in pairs]
@@ -257,11 +260,12 @@ REFUSED_SECONDS = 60
 def refuse(
     books: Bookkeeping, run_id: int, handed: str, tasks: tuple[str, ...], error: str
 ) -> str | None:
-    """Postpone a handed run if its task is none of *tasks*, and note *error*; return its task.
+    """Postpone a handed run and record *error* if its task is not one of *tasks*.
 
-    The run stays handed; it is to be released.
+    The run stays handed; the caller releases it.
 
-    :returns: None if it is one of them, or if the run is not handed with that token any more.
+    :param handed: the token with which the run was handed over.
+    :returns: the run's task; None if it is one of *tasks*, or if the run has another token now.
     """
     d = books.dialect
     statement = f"""
@@ -281,27 +285,29 @@ def in_brokers(books: Bookkeeping, queue: str) -> int:
     return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
 
 
-#: Reads the ids of the database in its cluster, and of the table.
+#: The query for the ids of the database in its cluster and of the table, and for the right to call
+#: the function of `_CLUSTER`.
 _POSTGRESQL = """
     SELECT oid, to_regclass('job_runs')::oid,
         has_function_privilege('pg_control_system()', 'EXECUTE') AS may_ask
     FROM pg_database WHERE datname = current_database()
 """
-#: A separate statement, since a role may lack the right to call the function.
+#: The query for the id of the cluster. It is separate, since a role may lack the right to send it.
 _CLUSTER = "SELECT system_identifier FROM pg_control_system()"
 _SQLITE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 
 
 def database_fingerprint(books: Bookkeeping) -> str:
-    """Return a text that two databases do not share, whatever a URL calls them. It tells nothing.
+    """Return a text that identifies the database, whatever its URL, but reveals nothing about it.
 
-    A database that is restored or moved gets another one. On SQLite it is of the file and its disk.
+    A database that is restored or moved gets another one. On SQLite, it is made from the ids of the
+    file and its disk.
     """
-    known: tuple[object, ...]
+    ids: tuple[object, ...]
     if books.dialect.one_writer:
         file = Path(books.rows(text(_SQLITE))[0].file).stat()
-        known = file.st_dev, file.st_ino
+        ids = file.st_dev, file.st_ino
     else:
         (row,) = books.rows(text(_POSTGRESQL))
-        known = tuple(row) + (tuple(books.rows(text(_CLUSTER))[0]) if row.may_ask else ())
-    return hashlib.sha256(repr(known).encode()).hexdigest()[:8]
+        ids = tuple(row) + (tuple(books.rows(text(_CLUSTER))[0]) if row.may_ask else ())
+    return hashlib.sha256(repr(ids).encode()).hexdigest()[:8]

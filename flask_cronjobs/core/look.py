@@ -16,7 +16,7 @@ from .claim_statement import claim_statement
 if TYPE_CHECKING:
     from .claim import ClaimRequest
 
-#: Most waiting runs that are checked.
+#: Most waiting runs that `look_at_queue` checks.
 LOOKED_AT_RUNS = 100
 
 
@@ -32,9 +32,10 @@ def look_at_queue(books: Bookkeeping) -> bool:
 
 @lru_cache(maxsize=4)
 def look_statement(d: Dialect) -> TextClause:
-    """Return the query that counts the runs in the first window, and those of them that are due.
+    """Return the query that counts the first waiting runs, and those of them that are due.
 
-    It reads only that window, in the order of an index, since a million runs may be due next year.
+    It reads at most `LOOKED_AT_RUNS`, in the order of an index, since a million runs may wait for
+    next year.
     """
     return text(f"""
     SELECT count(*) AS waiting, count(CASE WHEN run_at <= {d.now} THEN 1 END) AS due FROM (
@@ -57,7 +58,7 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
 
 
 def holder(connection: Connection, run_id: int) -> str:
-    """Return a sentence on which process of PostgreSQL has locked a run's row."""
+    """Return a sentence that says which process of PostgreSQL has locked a run's row."""
     row = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
     if row is None:
         return "Another transaction has locked its row, or has sent it a signal. End that one."

@@ -64,7 +64,7 @@ def new_run(
 
     :param options: override the task's options.
     :param keyed: whether the run gets the idempotency key that the task's ``unique`` makes.
-    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or too large.
+    :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or is too large.
     :raises TaskError: no key can be made from *payload*.
     """
     limit, hidden, plain = settings.max_payload_bytes, settings.redact, payload

@@ -1,4 +1,4 @@
-"""The SQL that records outcomes, with its parameters, and what attempts leave behind.
+"""The SQL that records outcomes, failures and output, with its parameters.
 
 `record_success` writes a success in the handler's own transaction, for ``atomic=True``.
 """
@@ -54,7 +54,7 @@ _FAILURE = """
 
 
 def _values(d: Dialect) -> str:
-    """Return the assignments of an outcome: `ended` at a run's end, otherwise its next time."""
+    """Return the assignments of an outcome that ends a run or makes it due again."""
     status = f"""
         CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
              WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
@@ -63,7 +63,8 @@ def _values(d: Dialect) -> str:
     values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
-    # Steps of an attempt that does not count forgive nothing: the next one has its number.
+    # A returned attempt does not count, and the next one gets its number. If its steps have made
+    # that number forgiven, this is undone, or the next attempt would be forgiven, too.
     values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
     for condition, *names in (
         (ends, "finished_at"),
@@ -91,13 +92,13 @@ def _values_of_success(d: Dialect, result: str = "given.result") -> str:
 
 
 def ours(d: Dialect, table: str) -> str:
-    """Return CTEs that end in ``ours``: the runs in *given* that their worker may write now.
+    """Return CTEs that end in ``ours``: the runs in ``given`` that their worker may write now.
 
     A row that another transaction has locked, such as an operator's in psql, must not hold up the
-    others. So PostgreSQL passes over it; the caller sees in `watch` that its run is still held.
+    others. So PostgreSQL skips it; the caller learns from `watch` that its run is still held.
 
-    ``IS TRUE`` hides the status from the planner: until a vacuum, the lease index has an entry for
-    each run of the past minutes.
+    ``IS TRUE`` keeps the planner from the lease index, which until a vacuum has an entry for each
+    run of the past minutes.
 
     :param table: SQL for a table with ids and tokens. It is named ``given`` from here on.
     """
@@ -115,7 +116,7 @@ def ours(d: Dialect, table: str) -> str:
 
 
 def is_ours(d: Dialect) -> str:
-    """Return the conditions for a row of ``job_runs`` that goes with a row of ``given``."""
+    """Return the conditions that join the rows of ``job_runs`` in ``ours`` to ``given``."""
     return f"""
         {d.any_of("job_runs.id", "SELECT id FROM ours")} AND job_runs.id = given.id
         AND job_runs.locked_by = given.token AND (job_runs.{RUNNING}) IS TRUE
@@ -124,13 +125,13 @@ def is_ours(d: Dialect) -> str:
 
 @lru_cache(maxsize=4)
 def record_statement(d: Dialect, plain: bool) -> TextClause:
-    """Return the statement that records outcomes, and returns the ids of each status as stored.
+    """Return the statement that records outcomes, and returns the ids of runs by stored status.
 
-    PostgreSQL's keeps what failed, too, and returns one row for each status: to read one for each
-    run takes a tenth of a worker's time. SQLite returns one for each run, and keeps what failed by
-    `failures_statement`, which is sent before.
+    PostgreSQL's statement also inserts failures, and returns one row for each status, since reading
+    a row for each run takes a tenth of a worker's time. SQLite's statement returns a row for each
+    run; `failures_statement`, which is sent before it, inserts failures.
 
-    :param plain: whether all are plain successes, as most are, which need a third of the values.
+    :param plain: whether all are plain successes, as most are: they need a third of the values.
     """
     columns, values, returned = OUTCOME_COLUMNS, _values(d), "job_runs.started_at, given.*"
     if plain:
@@ -180,8 +181,8 @@ def outcome_parameters(
 ) -> dict[str, object]:
     """Return *outcomes* as the JSON array that `record_statement` reads.
 
-    :param plain: whether all are plain successes. A thousand may come at once, so the encoder is
-        asked for their tokens alone, which are few.
+    :param plain: whether all are plain successes. A thousand may come at once, so of these, only
+        results and the few different tokens go through the JSON encoder.
     """
     if not plain:
         return {"outcomes": json.dumps([_outcome_row(dialect, outcome) for outcome in outcomes])}
@@ -228,11 +229,11 @@ def record_success(connection: Connection, claim: Claim, result: JSON) -> bool |
     """Write ``succeeded`` in *connection*'s transaction, if *claim*'s token still holds the run.
 
     The handler's own writes and its outcome must commit together, so this runs on the app's
-    session. `record_and_claim` writes all other outcomes, many at a time and with SQL for failures
-    and releases, on the bookkeeping connection.
+    session. `record_and_claim` writes all other outcomes on the bookkeeping connection, many at a
+    time, with SQL that also covers failures and releases.
 
-    :returns: whether the run was still held; None if it is, but another transaction has locked its
-        row, so that nothing is written yet.
+    :returns: True if it was written, False if the run is no longer held, None if it is held but
+        another transaction has locked its row, so that nothing is written yet.
     """
     result_text = None if result is None else json_text(result)
     d = dialect_of(connection.engine)
@@ -247,15 +248,15 @@ def record_success(connection: Connection, claim: Claim, result: JSON) -> bool |
     return None if connection.execute(text(own), values).first() is not None else False
 
 
-#: How many failed attempts of a run have a row: the latest ones, as many as its page shows.
+#: Most failures and outputs that are kept of one run: the latest ones, as many as its page shows.
 FAILURES_KEPT = 50
 
 
 def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
-    """Make room for the failures in *outcomes*: delete the oldest of runs that have many.
+    """Make room for the failures in *outcomes*: delete the oldest ones of runs that have many.
 
-    Call it before the outcomes are recorded. If they are not, as when a lease was lost, nothing is
-    wrong: the run has begun as many attempts.
+    Call it before the outcomes are recorded. If one is not recorded, since its lease was lost, the
+    deletion is right nevertheless: the run has begun that many attempts.
     """
     for outcome in outcomes:
         if outcome.attempt > FAILURES_KEPT and outcome.kind in FAILED_KINDS:
@@ -264,7 +265,7 @@ def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
 
 
 def delete_failures(d: Dialect) -> TextClause:
-    """Return the DELETE of a run's failures up to *attempt*, but for those that are locked."""
+    """Return the DELETE of a run's failures up to ``attempt``, except for locked rows."""
     old = f"SELECT id FROM job_failures WHERE run_id = :id AND attempt <= :attempt {d.skip_locked}"
     return text(f"DELETE FROM job_failures WHERE {d.any_of('id', old)}")
 
@@ -275,9 +276,9 @@ _OLD_OUTPUTS = "SELECT id FROM job_outputs WHERE run_id = :id AND attempt <= :at
 def write_output(books: Bookkeeping, outcome: Outcome) -> None:
     """Write what the handler of *outcome* has printed and logged.
 
-    The lease may be lost, or the run may have ended: an attempt's output is kept all the same,
-    but never in the place of another claim's. If another transaction has locked the run's row, it
-    is not written, and its outcome is not, either: both are tried again.
+    If the lease was lost or the run has ended, the output is still written, unless another claim
+    has written output of the same attempt. If another transaction has locked the run's row, neither
+    the output nor the outcome is written, and both are retried.
     """
     if outcome.attempt > FAILURES_KEPT:
         old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"
@@ -317,7 +318,10 @@ _HEAD_CHARACTERS = 300
 
 @cache
 def _varying() -> re.Pattern[str]:
-    """Return the pattern of what differs from one error to the next: most processes need none."""
+    """Return the pattern of the parts that differ between similar errors.
+
+    It is compiled when first needed, since most processes never need it.
+    """
     return re.compile(
         r"""(?x)
         '[^']{0,200}' | "[^"]{0,200}" | `[^`]{0,200}`  # Quoted.
@@ -329,9 +333,9 @@ def _varying() -> re.Pattern[str]:
 
 
 def pattern_of(error: str | None) -> str:
-    """Return the first line of the message *error*, with ``…`` for numbers, hex and what is quoted.
+    """Return the first line of the message *error*, with ``…`` for numbers, hex and quoted text.
 
-    Errors with the same pattern, task and type are of one group.
+    Errors with the same pattern, task and type form a group.
     """
     head = (error or "").strip().partition("\n")[0][:_HEAD_CHARACTERS]
     return " ".join(_varying().sub("…", head).split())

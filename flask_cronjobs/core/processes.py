@@ -29,12 +29,12 @@ from .worker.worker import work
 
 #: The exit status of a worker that would fail again, because the tables are missing, say.
 HOPELESS = 3
-#: How long the last of what handlers printed may take to be written, in seconds.
+#: Seconds that the last output of handlers may take to be written when a worker ends.
 FLUSH_SECONDS = 3.0
 
 
 class Pipe:
-    """Sends news from a forked worker to its parent: a line of JSON for each. For any thread."""
+    """Sends news from a forked worker to its parent, as lines of JSON. Any thread may call it."""
 
     def __init__(self, writer: int) -> None:
         self._writer = writer
@@ -42,10 +42,10 @@ class Pipe:
 
     def __call__(self, kind: str, value: object) -> None:
         """Send news; see `signals.News`."""
-        left = f"{json.dumps((kind, value))}\n".encode()
+        unsent = f"{json.dumps((kind, value))}\n".encode()
         with self._lock:
-            while left:
-                left = left[os.write(self._writer, left) :]
+            while unsent:
+                unsent = unsent[os.write(self._writer, unsent) :]
 
     def end(self, error: str | None) -> None:
         """Report that the worker has ended, and the error that kept it from its work."""
@@ -94,8 +94,8 @@ def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:
 
 #: How long to wait before a worker that ended too early is replaced, in seconds.
 RESTART_SECONDS = 1.0
-#: How often the parent looks for workers that have ended, in seconds. Most often their pipe tells
-#: it at once; but a process that a handler forked may hold that open.
+#: Seconds between two checks whether a worker has ended. Usually its pipe ends first, which the
+#: parent sees at once, but a process that a handler forked may hold the pipe open.
 CHECK_SECONDS = 0.5
 #: Seconds between two checks once a worker's pipe has ended, which happens just before its end.
 CHECK_SOON_SECONDS = 0.02
@@ -104,9 +104,9 @@ CHECK_SOON_SECONDS = 0.02
 def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]:
     """Run *number* workers until nothing is left to do; count the attempts by outcome.
 
-    With more than one, with limits and with a parent, each is forked, and reports its outcomes
-    through a pipe, so that they count even if the worker is killed. ``max_runs`` is shared out
-    among them.
+    A single worker without limits and without a parent runs in this process. Otherwise each worker
+    is forked, and reports its outcomes through a pipe, so that they count even if it is killed.
+    ``max_runs`` is divided among the workers.
 
     :raises CronJobsError: a worker could not be started or could not do its work, or every worker
         ended too early.
@@ -117,7 +117,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         return Counter()
     if options.may_kill and not gc.get_freeze_count():
         # The app's objects live as long as this process. Without this, each full garbage collection
-        # looks at all of them, for 0.1 s at times. Once: what runs have left is to be collected.
+        # looks at all of them, for 0.1 s at times. Do it only once, so that what runs leave behind
+        # is collected.
         gc.freeze()
     if number > 1 or not hasattr(signal, "setitimer"):
         _warn_of_platform(number)
@@ -162,7 +163,8 @@ class _Child:
 class _ProcessPool:
     """The forked workers, and what they report.
 
-    :ivar _due: when which worker is to be forked anew, by `time.monotonic`.
+    :ivar _due: when each worker that has ended is due to be replaced, by its number; the time is
+        that of `time.monotonic`.
     """
 
     def __init__(self, state: State, options: WorkOptions, number: int) -> None:
@@ -181,9 +183,9 @@ class _ProcessPool:
     def run(self) -> Counter[str]:
         """Fork the workers, and wait until all have ended.
 
-        A worker that is ended by its handler, or for it, leaves its work to the others; its runs
-        come back by lease. A resident worker is replaced. If this process is to end with its own
-        parent, it does.
+        If a worker is killed by a handler, or because of a handler that does not end, the others
+        continue, and its runs are reclaimed when their leases end. A resident worker is replaced.
+        If `WorkOptions.parent` is set, all workers are stopped when that process has ended.
         """
         with self._passing_on_signals():
             self._start()
@@ -203,7 +205,7 @@ class _ProcessPool:
         return self._counts
 
     def _start(self) -> None:
-        """Fork all workers. If the system refuses one, none is to work."""
+        """Fork all workers. If the system refuses one, stop them all."""
         try:
             for number in range(self._number):
                 self._fork(number)
@@ -230,9 +232,9 @@ class _ProcessPool:
     def _fork(self, number: int) -> None:
         """Fork one worker, unless all must stop. Signals wait until it can receive them.
 
-        No other thread of ours may run meanwhile: the new process would lack the thread, but keep
-        the locks that it held forever. The timer of faulthandler, which the app may have started,
-        is such a thread, and the new process needs that timer for its watchdog.
+        No other thread of ours may run meanwhile: the new process would lack the thread, but the
+        locks that it held would stay locked there forever. The timer of faulthandler, which the app
+        may have started, is such a thread, and the new process needs that timer for its watchdog.
         """
         flush_output()
         deadlines.end_thread()
@@ -242,7 +244,7 @@ class _ProcessPool:
                 self._fork_one(number)
 
     def _fork_one(self, number: int) -> None:
-        # Both are closed on exec, so no program that a handler starts has them.
+        # Both are closed on exec, so no program that a handler starts inherits them.
         reader, writer = os.pipe()
         try:
             pid = os.fork()
@@ -264,7 +266,7 @@ class _ProcessPool:
         try:
             for stopping in STOPPING:  # The parent's handlers would stop the whole pool.
                 signal.signal(stopping, lambda number, frame: None)
-            # Close the pipes of the others, so that they end with their parent.
+            # Close the pipes of the others, so that they see when their parent has ended.
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
             self._selector.close()
@@ -286,13 +288,13 @@ class _ProcessPool:
         )
 
     def _listen(self) -> None:
-        """Wait for reports of the workers, for a moment, and take them."""
+        """Wait for a moment for reports of the workers, and read them."""
         soon = any(child.ended for child in self._children)
         for key, _ in self._selector.select(CHECK_SOON_SECONDS if soon else CHECK_SECONDS):
             self._read(key.data)
 
     def _read(self, child: _Child) -> bool:
-        """Take what a worker has reported; return whether there may be more."""
+        """Read what a worker has reported; return whether there may be more."""
         try:
             chunk = os.read(child.pipe, 65536)
         except BlockingIOError:
@@ -313,9 +315,9 @@ class _ProcessPool:
         return True
 
     def _look_at(self, child: _Child) -> None:
-        """If a worker has ended, take its last reports, and note how it ended.
+        """If a worker has ended, read its last reports, and note how it ended.
 
-        This asks the system, since processes of its handlers may hold its pipe open.
+        This asks the system, since processes that its handlers started may hold its pipe open.
         """
         try:
             pid, status = os.waitpid(child.pid, os.WNOHANG)
@@ -344,12 +346,12 @@ class _ProcessPool:
             self._errors.append(child.error)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Ask all workers to stop; the second time, end them at once."""
+        """Ask all workers to stop; the second time, kill them."""
         again = self._stopping and number in (signal.SIGTERM, signal.SIGINT)
         self._stop_all(signal.SIGKILL if again else STOP_FROM_PARENT)
 
     def _stop_with_parent(self) -> None:
-        """Stop if this process is to end with its parent, and that has ended."""
+        """Stop all workers if this process is to end with its parent, and the parent has ended."""
         if self._parent is not None and os.getppid() != self._parent and not self._stopping:
             logger.warning("The parent process %d has ended, so the workers stop", self._parent)
             self._stop_all(STOP_FROM_PARENT)

@@ -1,4 +1,4 @@
-"""Delete rows that are past their retention, many at once, and say how late that is."""
+"""Delete rows that are past their retention, many at once, and find how late pruning is."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Kind(NamedTuple):
     """Rows that are kept for some time.
 
     :ivar condition: the condition of the rows, which must be that of a partial index.
-    :ivar ended: the column with the time from which the rows are kept.
-    :ivar age: the parameter of `_parameters` that says for how many seconds.
+    :ivar ended: the column with the time from which the age of a row counts.
+    :ivar age: the parameter, of those of `_parameters`, with the seconds for which a row is kept.
     :ivar free: returns the SQL condition that the old row ``one`` may be deleted.
     :ivar runs_by: the column of ``job_runs`` that refers to the rows, if their runs are deleted
         with them.
@@ -52,7 +52,7 @@ def _is_of_success(_: Dialect) -> str:
 # The effects of a run that has not succeeded stay while its row exists, since a retry must find
 # them.
 EFFECTS = Kind("job_effects", DONE_EFFECT, "done_at", "retention_dead", _is_of_success)
-# They are kept longer than the runs that they changed, since audits come late.
+# Operations are kept longer than the runs that they changed, since audits come late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 
 
@@ -81,16 +81,16 @@ def oldest(d: Dialect, kind: Kind) -> str:
 
 @lru_cache
 def locked_runs(d: Dialect, kind: Kind) -> str:
-    """Return `oldest` of runs, locked.
+    """Return the query of `oldest` for runs, which it also locks.
 
-    Otherwise a run that an operator retries at this moment could lose its failures.
+    Without the lock, a run that an operator retries at this moment could lose its failures.
     """
     return oldest(d, kind) + _lock(d)
 
 
 @lru_cache
 def locked_members(d: Dialect, kind: Kind) -> str:
-    """Return the query for some runs of the rows of *kind* in ``ids``, locked."""
+    """Return the query that finds and locks some old runs of the rows ``ids`` of *kind*."""
     return f"""
         SELECT id FROM job_runs WHERE {d.among(kind.runs_by)} AND status <> 'running'
             AND finished_at < CASE WHEN {DEAD}
@@ -105,7 +105,7 @@ def _lock(d: Dialect) -> str:
 
 @lru_cache
 def behind(d: Dialect) -> str:
-    """Return the query for the time, and when the oldest row of each growing kind ended."""
+    """Return the query for the current time, and when the oldest row of each growing kind ended."""
     oldest_of = (
         f"(SELECT min(ended) FROM ({oldest(d, kind)}) AS o WHERE free = 1)" for kind in growing()
     )
@@ -118,7 +118,7 @@ def delete(d: Dialect, table: str, column: str = "id") -> str:
 
 
 def _delete_owners(d: Dialect, kind: Kind) -> str:
-    """Return `delete` of rows of *kind* that have no runs any more."""
+    """Return the DELETE of the rows ``ids`` of *kind* that no run refers to any more."""
     members = f"SELECT r.id FROM job_runs r WHERE r.{kind.runs_by} = {kind.table}.id AND r.status"
     return f"""
         {delete(d, kind.table)} AND ({members} <> 'running' LIMIT 1) IS NULL
@@ -126,17 +126,17 @@ def _delete_owners(d: Dialect, kind: Kind) -> str:
     """
 
 
-#: How many steps go with its runs at most, unless one run alone has more.
+#: Most steps that one transaction deletes with their runs, unless a single run has more.
 STEPS_AT_ONCE = 10_000
 #: The longest rest after a transaction on SQLite, in seconds.
 _REST_SECONDS = 0.1
 
 
 def prune(books: Bookkeeping, settings: Settings, counted: Counted | None = None) -> Iterator[int]:
-    """Delete rows past their retention; yield the number of runs after each round.
+    """Delete rows past their retention; yield the number of deleted runs after each round.
 
-    A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that no kind waits for another. To
-    stop, take no further round.
+    A round deletes up to `DELETED_AT_ONCE` rows of each kind, so that no kind waits for another.
+    The caller may stop after any round.
 
     On SQLite, other writers must find a moment between two of our transactions. They try every few
     milliseconds, so we leave them as much time as we took.
@@ -189,7 +189,7 @@ def _prune_runs(
         yield len(runs)
         if are_all:
             return
-        # Continue here: until a vacuum, PostgreSQL's index has entries of all deleted rows.
+        # Continue from here: until a vacuum, PostgreSQL's index has entries for all deleted rows.
         parameters["place"] = runs[-1].place
 
 
@@ -216,9 +216,9 @@ def _delete_runs(
     parameters: Mapping[str, Any],
     counted: Counted | None,
 ) -> tuple[Rows, bool]:
-    """Delete some runs; return them, and whether there are no others.
+    """Delete some runs; return their rows, and whether no others are left.
 
-    :param old: the query for a chunk of those that may go.
+    :param old: the query that finds and locks a chunk of runs that may be deleted.
     """
     rows = connection.execute(text(old), parameters).all()
     chosen_rows = _with_few_steps(connection, d, rows)
@@ -233,7 +233,7 @@ def _delete_runs(
 
 
 def _with_few_steps(connection: Connection, d: Dialect, rows: Rows) -> Rows:
-    """Return *rows*, or only so many of the first that they have few steps, but at least one."""
+    """Return *rows*, or only the first ones if all have over `STEPS_AT_ONCE` steps together."""
     few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
     steps = text(f"SELECT count(*) FROM ({few}) AS few")
     while len(rows) > 1:
@@ -247,10 +247,10 @@ def _with_few_steps(connection: Connection, d: Dialect, rows: Rows) -> Rows:
 def _prune_rows(
     books: Bookkeeping, kind: Kind, settings: Settings, counted: Counted | None
 ) -> Iterator[int]:
-    """Delete old rows of another table; yield how many runs went with them, after each statement.
+    """Delete old rows of another table; yield the numbers of runs that were deleted with them.
 
-    Looking is apart from deleting, which alone needs SQLite's write lock: what may go never comes
-    back. What may not is passed over, up to the end.
+    The rows are found by a separate query, so that only the DELETE needs SQLite's write lock. This
+    is safe, since a row that may be deleted stays so. Rows that may not be deleted are skipped.
     """
     d, parameters = books.dialect, _parameters(books.dialect, settings)
     statement = _delete_owners(d, kind) if kind.runs_by else delete(d, kind.table)
@@ -267,7 +267,7 @@ def _prune_rows(
 
 
 def _parameters(d: Dialect, settings: Settings) -> dict[str, Any]:
-    """Return the parameters of the first look at a kind."""
+    """Return the parameters of the first query for rows of a kind."""
     return {
         "retention": settings.retention,
         "retention_dead": settings.retention_dead,

@@ -68,17 +68,17 @@ def _outcome(state: State, expired: Claim) -> Outcome:
 def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
     """Return the runs whose lease ran out although their worker could have renewed it.
 
-    On SQLite, the web app or a handler may have held the write lock for longer than a lease, so
-    leases of living workers ran out. So wait until the lock is free, and then for a moment in which
-    those workers renew their leases.
+    On SQLite, the leases of living workers run out, too, if the web app or a handler holds the
+    write lock for longer than a lease. So wait until the lock is free, and then for a moment in
+    which those workers renew their leases.
     """
     before = leases.look_for_expired(books)
     if not (before and books.dialect.one_writer):
         return before
     books.transaction(lambda connection: None)  # This waits for the lock.
     time.sleep(renewal_window(state.settings.lease))
-    claimed = {claim.identity for claim in before}
-    return [lease for lease in leases.look_for_expired(books) if lease.identity in claimed]
+    identities = {claim.identity for claim in before}
+    return [claim for claim in leases.look_for_expired(books) if claim.identity in identities]
 
 
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""``flask jobs work``: the work of ticks from crontab, done by a process that stays.
+"""``flask jobs work``: a process that keeps running and does the work of ticks from crontab.
 
 Every minute, one worker of each process pool does what a tick does before and after its runs, in a
 thread beside its own runs.
@@ -36,8 +36,8 @@ from .worker.work_options import Limits, WorkOptions
 
 #: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0
-#: How long after the full minute it begins, in seconds, since what it knows of the database's clock
-#: is not exact. Before that, the slots of the minute are not due.
+#: Seconds after the full minute at which minute work begins: its estimate of the database's clock
+#: is not exact, and before the full minute, the minute's slots are not due.
 AFTER_MINUTE_SECONDS = 0.25
 #: How soon minute work that failed is tried again, in seconds.
 RETRY_SECONDS = 2.0
@@ -56,10 +56,10 @@ def serve(
 ) -> None:
     """Work until SIGTERM or SIGINT.
 
-    :param limits: after what each worker is replaced by a fresh one.
-    :param parent: the id of this process's parent, if it is to stop when that has ended.
+    :param limits: the limits after which each worker is replaced by a fresh one.
+    :param parent: the id of this process's parent, if this process is to stop when it has ended.
     :raises TablesMissing: the job tables do not exist.
-    :raises DatabaseTrouble: the database stayed away for longer than a lease.
+    :raises DatabaseTrouble: the database was unavailable for longer than a lease.
     """
     single = worker_options(state, options)
     beside = (ResidentMinutes, *single.beside)
@@ -74,9 +74,11 @@ class ResidentMinutes(threading.Thread):
     signal nor a lock on a row holds up the keeper, which renews leases.
 
     :ivar _opened: the row of the current minute, until that is finished.
-    :ivar _done: whether its work is done. Else it is tried again, and the row stays the same.
-    :ivar _listening: what the row says of the worker.
-    :ivar _seen: whether the row says that its work is done: it is finished only a minute later.
+    :ivar _done: whether the work of that minute is done. Until then it is retried with the same
+        row.
+    :ivar _listening: whether the row says that the worker listens for NOTIFY.
+    :ivar _seen: whether the row already shows that the minute's work is done. It is finished only
+        when the next minute begins.
     """
 
     def __init__(self, state: State, options: WorkOptions, keeper: Keeper) -> None:
@@ -96,7 +98,7 @@ class ResidentMinutes(threading.Thread):
         self._trouble = Outage()
 
     def end(self) -> None:
-        """Finish the last minute and end the thread soon, since the keeper has ended."""
+        """Finish the last minute and end the thread. The keeper has ended before."""
         self._stopped.set()
         self.join(END_SECONDS)
         if self.is_alive():
@@ -123,7 +125,7 @@ class ResidentMinutes(threading.Thread):
             self._tries(self._look)
 
     def _tries(self, step: Callable[[], None]) -> bool:
-        """Take *step*; return False if it met with trouble that may pass.
+        """Call *step*; return False if the database had trouble that may pass.
 
         :raises DatabaseTrouble: the trouble will not pass.
         """
@@ -137,7 +139,7 @@ class ResidentMinutes(threading.Thread):
         return True
 
     def _work(self) -> None:
-        """Finish the last minute, begin the next one, and do its work, unless told to stop."""
+        """Finish the last minute, begin the next one, and do its work, unless asked to stop."""
         self._finish()
         opened = self._opened = self._opened or self._begin()
         news, stopped = self._options.news, self._stopped.is_set
@@ -163,9 +165,10 @@ class ResidentMinutes(threading.Thread):
         return min(left, MINUTE + AFTER_MINUTE_SECONDS)
 
     def _look(self) -> None:
-        """Let the row say that its work is done, so health is well before the minute has passed.
+        """Record in the row that its work is done, and whether the worker listens for NOTIFY.
 
-        And whether the worker listens: without it no enqueue sends a NOTIFY.
+        Otherwise, health checks would see the work only when the minute has passed, and no enqueue
+        would send a NOTIFY.
         """
         opened, listening = self._opened, self._keeper.listens
         if opened is None:
@@ -197,7 +200,7 @@ class ResidentMinutes(threading.Thread):
         )
 
     def _wake(self, number: int) -> None:
-        """Let workers look for runs at once, if there are some: one that listens seldom looks."""
+        """Let workers look for runs now, if any were made ready: listening workers seldom poll."""
         if number:
             self._keeper.wake()
             if self._keeper.listens:
@@ -205,9 +208,9 @@ class ResidentMinutes(threading.Thread):
 
 
 def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
-    """Return what sends ``tick_finished`` and pings for each minute and for lost runs.
+    """Return the thread that sends ``tick_finished`` and pings for each minute and for lost runs.
 
-    It does so in a separate thread, so a monitor that hangs or a slow receiver delays no minute.
+    It is a separate thread, so that a monitor that hangs or a slow receiver delays no minute.
     """
 
     def send(report: TickReport | list[Outcome]) -> None:

@@ -33,7 +33,7 @@ def enqueue_slots(
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
-    A due slot belongs to the schedule that the row still has, in the time zone data of now.
+    Due slots are those of the schedule that the row still has, by the current time zone data.
 
     :returns: the numbers of recorded and skipped rows, and the definitions that were read, with
         their new watermarks.
@@ -102,10 +102,10 @@ def sync_definitions(
 
 def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow | None:
     """Return the definition *name*, inserting it first if only the code has it."""
-    rows_of_name = definitions.find(books, name)
+    row = definitions.find(books, name)
     declaration = state.registry.declarations.get(name)
-    if rows_of_name is not None or declaration is None:
-        return rows_of_name
+    if row is not None or declaration is None:
+        return row
     spec = declaration.spec(state.settings)
     slot = first_slot(spec, definitions.now(books))
     definitions.declare(books, [(spec, slot)], "code", state.app.name)
@@ -148,7 +148,7 @@ def _schedule(cron: str, timezone: str) -> Schedule:
 
 
 def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
-    """Return the plan for a due definition's slots; log a broken row and return None.
+    """Return the plan for a due definition's slots; if its row is broken, log that, return None.
 
     A slot that became due while the ticking code did not declare the definition does not run.
     """

@@ -29,9 +29,10 @@ _PLAN_COLUMNS = {
     **dict.fromkeys(("expected", "following", "considered"), "text"),
 }
 _ONE_SKIPPED = """'{"skipped": 1}'"""
-# A run that waits for its retry is no overlap, since no attempt has begun after it failed; a run
-# that sleeps is one. The condition contains LIVE, because SQLite uses a partial index only if the
-# query repeats the index's condition literally.
+# A run that waits for its retry does not overlap, but a run that sleeps does. Either may have the
+# status ``failed``; if it sleeps, an attempt has begun after the last failure. The condition
+# contains LIVE, because SQLite uses a partial index only if the query repeats the index's condition
+# literally.
 _OVERLAPS = f"{LIVE} AND (live.status <> 'failed' OR live.failed_at < live.started_at)"
 # Two runs of a definition with overlap='skip' never run at once: each takes the first share of the
 # definition's key or, without one, of a key made from the definition's name.
@@ -70,9 +71,9 @@ def _record(
 ) -> list[RecordedSlot]:
     rows = ({**plan._asdict(), "definition_id": id_} for id_, plan in plans.items())
     parameters = {"plans": _table(d, rows, _PLAN_COLUMNS)}
-    moved = connection.execute(text(_move_watermarks(d)), parameters).all()
+    moved_rows = connection.execute(text(_move_watermarks(d)), parameters).all()
     failpoints.reach("between-watermark-and-insert")
-    return insert_slots(connection, d, {row.id: plans[row.id].slots for row in moved})
+    return insert_slots(connection, d, {row.id: plans[row.id].slots for row in moved_rows})
 
 
 def _move_watermarks(d: Dialect) -> str:
@@ -139,7 +140,7 @@ def insert_of_slots(d: Dialect) -> str:
 def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
     """Return the number of skipped slots that `_note` wrote to a row, and the first of them.
 
-    :param result: the row's result; one that was edited counts as one slot.
+    :param result: the row's result; if it was edited by hand, it counts as one slot.
     :param last: the last of the slots.
     """
     try:

@@ -25,9 +25,9 @@ from .worker.process_signals import keyboard_deferred
 if TYPE_CHECKING:
     from .worker.work_options import WorkOptions
 
-#: One tick in so many prunes, counted over all hosts.
+#: One tick in this many prunes, counted over all hosts.
 PRUNE_EVERY = 20
-#: Approximate seconds that one tick prunes.
+#: Approximate seconds for which a tick prunes.
 PRUNE_SECONDS = 9.0
 
 
@@ -38,7 +38,7 @@ class TickOptions(NamedTuple):
     :ivar budget: seconds after which no more runs are claimed.
     :ivar started_by: the server that started a resident command beside it, if one did.
     :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
-        and may be ended when a handler does not end.
+        and may be killed if a handler does not end.
     """
 
     workers: int | None = None
@@ -67,7 +67,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
 
     :raises SetupError: ``db.session`` has the only connection, as in some tests.
     :raises TablesMissing: the job tables do not exist.
-    :raises DatabaseTrouble: the database could not be used. Held runs come back by lease.
+    :raises DatabaseTrouble: the database could not be used. Held runs are reclaimed when their
+        leases end.
     """
     with state.bookkeeping(keyboard_deferred, apart=True) as books:
         opened = begin_tick(state, books, options.queues)
@@ -79,7 +80,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
         # A tick waits for runs whose start comes within its budget.
         start_comes = features.next_start(state, books, options.queues) < until
         if look_at_queue(books) or start_comes:
-            # Here, as in `worker_options`.
+            # This is imported late for the same reason as in `worker_options`.
             from .processes import run_workers
 
             work_options = worker_options(state, options)._replace(
@@ -109,8 +110,8 @@ def housekeeping(
 ) -> Iterator[int]:
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
-    :param counts: takes the numbers of the tick's row.
-    :param take_lost: called with the outcomes of attempts that were taken back, and of runs without
+    :param counts: the counts of the tick's row, to which this adds.
+    :param take_lost: called with the outcomes of attempts that were reclaimed, and of runs without
         an attempt left.
     """
     if row.expired or row.exhausted:
@@ -138,12 +139,12 @@ def begin_tick(
     listening: bool = False,
     started_by: str = "",
 ) -> OpenTick:
-    """Begin a tick's row, and warn if this host's clock is wrong.
+    """Insert the row of a tick that begins, and warn if this host's clock is wrong.
 
-    :param queues: those that it serves; empty means all.
+    :param queues: the queues that it serves; empty means all.
     :param resident: whether the row is a minute of a resident worker.
-    :param listening: whether the row is a resident worker's that a NOTIFY wakes.
-    :param started_by: the server that started the command beside it.
+    :param listening: whether a NOTIFY wakes that worker.
+    :param started_by: the server that started the command beside it, if one did.
     """
     started, before = time.monotonic(), time.time()
     row = ticks.begin(
@@ -172,17 +173,17 @@ def prune_sometimes(
     row: ticks.TickRow,
     stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Delete what is past its retention, unless another tick will; return how many runs.
+    """Delete rows past their retention, unless another tick will; return the number of runs.
 
-    One tick of `PRUNE_EVERY` prunes; where ticks are rarer, the first of each hour; and each while
-    the latest have deleted so much that there may be more.
+    One tick of `PRUNE_EVERY` prunes. So does the first tick of each hour, since ticks may be rare,
+    and any tick if the latest ones have pruned so many runs that more may be left.
 
-    :param stopped: returns whether to stop after the current chunks.
+    :param stopped: returns whether to stop after the current round.
     """
     is_turn = not row.id % PRUNE_EVERY
     if not (is_turn or row.begins_hour or row.pruned >= ticks.DELETED_AT_ONCE):
         return 0
-    # Here, since most ticks come no further.
+    # This is imported late, since most ticks do not prune.
     from . import prune as pruning
 
     if is_turn:
@@ -222,7 +223,7 @@ def number_of_workers(state: State, options: TickOptions) -> int:
 
 def worker_options(state: State, options: TickOptions) -> WorkOptions:
     """Return what each worker of a tick, or of a resident command, does."""
-    # Here, since most ticks find nothing to do, and need none of what a worker imports.
+    # This is imported late, since most ticks find nothing to do and need no modules of workers.
     from .worker.work_options import WorkOptions
 
     return WorkOptions(

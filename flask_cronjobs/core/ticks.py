@@ -26,7 +26,7 @@ TICK_RETENTION = timedelta(days=1)
 TICK_SLACK = timedelta(hours=1)
 #: Seconds by which a host's clock may differ from the database's without a warning.
 CLOCK_TOLERANCE_SECONDS = 2.0
-#: Seconds after its begin at which a tick that is still seen has recorded its slots.
+#: If a tick is seen over this many seconds after it began, it has recorded its slots.
 SEEN_AFTER_SECONDS = 1.0
 #: Number of ticks over which `TickRow.pruned` sums.
 LATEST_TICKS = 5
@@ -212,7 +212,7 @@ def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
 def old_ticks(d: Dialect) -> str:
     """Return the SELECT of the ids of a chunk of ticks that began over ``age`` seconds ago.
 
-    The last one that finished is kept, since it tells since when ticks have failed or stopped.
+    The last one that finished is kept, since it shows since when ticks have failed or stopped.
     """
     last = "SELECT id FROM job_ticks WHERE finished_at IS NOT NULL ORDER BY started_at DESC LIMIT 1"
     return f"""

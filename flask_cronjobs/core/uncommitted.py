@@ -31,7 +31,7 @@ _COMMIT_WORK = "Call db.session.commit() at the end of the handler, or give its 
 def watch_commits(state: State) -> None:
     """Warn when an app context ends with enqueued runs that were never committed.
 
-    Inside a run, warn of everything that was not committed, and keep the warning for its row.
+    Inside a run, warn of all uncommitted work, and write the warning to the run's row.
     """
     app, db = state.app, state.db
 
@@ -64,7 +64,7 @@ def uncommitted_runs() -> str:
 def uncommitted(db: Database) -> str | None:
     """Return what this context has not committed: enqueued runs, and other work; None if nothing.
 
-    Outside a run, statements that were sent past the session's objects are not known.
+    Outside a run, statements that do not come from the session's objects are not noticed.
     """
     runs, work = uncommitted_runs(), left_in(db)
     return " and ".join(filter(None, (runs and f"enqueued runs ({runs})", work))) or None
@@ -103,7 +103,8 @@ def _forget_uncommitted(session: Session) -> None:
     if session.in_nested_transaction():
         return
     if has_app_context() and _noted:
-        # Runs of another transaction are lost, since the session was removed or closed.
+        # Keep the notes of other transactions: their runs are lost, since the session was removed
+        # or closed.
         settled = (session.get_transaction(), None)
         lost = [note for note in _take_notes() if note[0] not in settled]
         if lost:
@@ -157,7 +158,10 @@ _watched: WeakSet[sessionmaker[Session]] = WeakSet()
 
 
 def watch_writes(db: Database) -> None:
-    """Count what handlers write in the app's sessions, from now on: this process executes runs."""
+    """Count from now on what handlers write in the app's sessions.
+
+    Call it in processes that execute runs.
+    """
     factory = db.sessionmaker
     if factory not in _watched:
         _watched.add(factory)

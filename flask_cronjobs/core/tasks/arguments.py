@@ -18,17 +18,18 @@ Upgrade: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 
 
 def named_by(func: Callable[..., object]) -> Callable[..., object]:
-    """Return the function whose parameters are those of the handler *func*.
+    """Return the function whose parameters a call of the handler *func* must fit.
 
-    It is the outermost one that names some: a decorator may give the function inside an argument
-    of its own. One of ``*args, **kwargs`` passes on what it gets.
+    It is *func*, or the outermost function that its decorators wrap and that names parameters. A
+    wrapper that does may pass arguments of its own to the inner function; one that takes only
+    ``*args, **kwargs`` passes on the arguments that it gets.
     """
     inner: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
     return inner
 
 
 def signature_of(func: Callable[..., object]) -> inspect.Signature:
-    """Return the signature by which the handler *func* is called."""
+    """Return the signature that a call of the handler *func* must fit."""
     return inspect.signature(named_by(func), follow_wrapped=False)
 
 
@@ -46,7 +47,7 @@ class Arguments:
     """How the arguments of one handler are stored and read: as they are.
 
     :param func: the handler.
-    :ivar upgrade: makes a stored payload that does not fit into one that does.
+    :ivar upgrade: turns a stored payload that does not fit into one that does.
     """
 
     upgrade: Upgrade | None = None
@@ -78,11 +79,11 @@ class Arguments:
         limit: int = 1 << 30,
         hidden: Sequence[str] = SECRET_NAMES,
     ) -> Mapping[str, object]:
-        """Return *payload* with the JSON of each value; itself if all are as they are stored.
+        """Return *payload* with each value as JSON; the same object if no value needs conversion.
 
-        A value that is JSON already is checked.
+        A value that is already JSON is checked against its annotation.
 
-        :param limit: how many bytes all may have, which is checked before any is converted.
+        :param limit: the most bytes of all values, which is checked before any is converted.
         :param hidden: the names of values that no message may contain, as for `redacted`.
         :raises PayloadError: a value does not fit; the message names its argument.
         """
@@ -90,13 +91,13 @@ class Arguments:
 
     @cached_property
     def are_decoded(self) -> bool:
-        """Whether a stored payload may be something else than the arguments of the call."""
+        """Whether a stored payload may differ from the arguments of the call."""
         return self.upgrade is not None
 
     def decode(self, payload: Mapping[str, JSON], hidden: Sequence[str]) -> dict[str, object]:
-        """Return the arguments of a call with a stored *payload*.
+        """Return the arguments of the call that a stored *payload* stands for.
 
-        :param hidden: as of `encode`.
+        :param hidden: the same as for `encode`.
         :raises PayloadError: a value does not fit. The message does not show it.
         """
         return dict(payload)
@@ -104,9 +105,9 @@ class Arguments:
     @cached_property
     def defaults(self) -> dict[str, object]:
         """The default values, as they would be stored."""
-        of_all = self.parameters.items()
+        parameters = self.parameters.items()
         return {
             name: parameter.default
-            for name, parameter in of_all
+            for name, parameter in parameters
             if parameter.default is not parameter.empty
         }

@@ -42,10 +42,10 @@ class Handler:
     :ivar named: the names of its parameters that can be given by name.
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
-    :ivar rate: at which rate attempts of one rate key begin; None: at any.
+    :ivar rate: the rate at which attempts of one rate key may begin; None: no limit.
     :ivar fills: whether an option is filled in from each payload: a key or a label.
-    :ivar policies: the values that are the same in all of its runs, unless a call says otherwise,
-        by the default number of attempts; see `new_run`.
+    :ivar policies: the values that all of its runs share unless a call overrides them, by the
+        app's default number of attempts; `new_run` makes each when it is first needed.
     """
 
     def __init__(
@@ -78,7 +78,10 @@ class Handler:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The function's parameters, without annotations; … for defaults, which may be secrets."""
+        """The function's parameters, without annotations, and with ``…`` for each default.
+
+        A default may be a secret.
+        """
         return tuple(map(_bare, self._signature.parameters.values()))
 
     def payload(self, /, *args: object, **kwargs: object) -> dict[str, object]:
@@ -107,12 +110,12 @@ class Handler:
     def _takes(self, names: Mapping[str, object]) -> bool:
         """Return whether the handler takes arguments of exactly these *names*.
 
-        It is ten times as fast as binding the arguments, which also says what is wrong.
+        This is ten times as fast as binding the arguments, which would also say what is wrong.
         """
         return self._required <= names.keys() <= self.named
 
     def _strangers(self, names: Iterable[str], message: str) -> str:
-        """Return the unknown arguments that *message*, Python's own, leaves out; or nothing."""
+        """Return a text on the unknown arguments that *message*, which is Python's, leaves out."""
         parameters = self._signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return ""
@@ -122,7 +125,7 @@ class Handler:
         return f"; it does not take {', '.join(strange)}" if strange else ""
 
     def payload_from(self, payload: Mapping[str, object]) -> Mapping[str, object]:
-        """Return the payload of a call with *payload* as keyword arguments; often itself.
+        """Return the payload of a call with *payload* as keyword arguments; often the same object.
 
         :raises TypeError: the handler does not take them.
         :raises PayloadError: *payload* is not a mapping whose keys are texts.
@@ -137,7 +140,7 @@ class Handler:
 
         :param hidden: the names of values that no message may contain, as for `redacted`.
         :raises TypeError: the handler does not take what the upgrade returned.
-        :raises PayloadError: that is not plain JSON, or does not fit either.
+        :raises PayloadError: the upgraded payload is not plain JSON, or does not fit either.
         """
         if self.arguments.upgrade is None:
             return payload
@@ -182,11 +185,11 @@ class Handler:
         return shortened(clean, LABEL_CHARACTERS) or None
 
     def with_unique_while(self, options: EnqueueOptions) -> EnqueueOptions:
-        """Return *options*, and how long keys are held, as the task says unless they do.
+        """Return *options* with the task's ``unique_while``, unless they have their own.
 
-        By default, a key that `unique` makes is held until its run has ended.
+        By default, a key that ``unique`` makes is held until its run has ended.
 
-        :raises TaskError: that does not go with ``replace``.
+        :raises TaskError: the task's ``unique_while`` does not go with ``replace``.
         """
         held_while = self.options.unique_while
         if held_while is None and self.options.unique is not None:
@@ -198,10 +201,11 @@ class Handler:
         return own_options
 
     def filled(self, option: str, payload: Mapping[str, object]) -> str | None:
-        """Return the key that an option of the task, if given, makes of *payload*.
+        """Return the key that an option of the task makes of *payload*; None without that option.
 
+        :param option: the name of an option whose value is a format text.
         :param payload: as it is stored.
-        :raises TaskError: as of `keys_for`.
+        :raises TaskError: see `keys_for`.
         """
         key_format: str | None = getattr(self.options, option)
         if key_format is None:

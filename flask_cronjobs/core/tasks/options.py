@@ -53,7 +53,7 @@ class TaskOptions(NamedTuple):
 
     @property
     def columns(self) -> dict[str, object]:
-        """The values of `RunPolicy` that single options give."""
+        """The values of `RunPolicy` that follow from one option each."""
         return {"queue": self.queue, "priority": self.priority, "strict": self.order is not None}
 
 
@@ -136,7 +136,7 @@ AS_THE_TASK_SAYS = EnqueueOptions()
 
 
 class Rate(NamedTuple):
-    """A limit of a key's attempts per time, by GCRA, the generic cell rate algorithm.
+    """A limit on a key's attempts per time, by GCRA, the generic cell rate algorithm.
 
     Each attempt takes a start. A key has one value, its theoretical arrival time ``tat``: the time
     of the next start if all starts came evenly. An attempt may begin earlier as far as *burst*
@@ -152,9 +152,9 @@ class Rate(NamedTuple):
     def own(
         self, tat: datetime | None, period: float | None, last: datetime | None
     ) -> datetime | None:
-        """Return *tat*, which attempts with another *period* have made, converted to this rate.
+        """Return *tat* of attempts at another rate, with its own *period*, converted to this one.
 
-        The time ahead of the *last* start keeps its number of periods.
+        The time from the *last* start to *tat* keeps its number of periods.
         """
         if tat is None or period is None:
             return None
@@ -187,12 +187,13 @@ class Rate(NamedTuple):
         return tat - self.ahead
 
     def free(self, tat: datetime | None, at: datetime) -> int:
-        """Return the number of attempts that may begin *at* a time."""
+        """Return the number of attempts that may begin at the time *at*."""
         ahead = timedelta() if tat is None else max(tat - at, timedelta())
         return max(0, (self.rest - ahead) // self.period)
 
 
-#: The rate in apps' tests, where runs wait only while their key is held back.
+#: The rate of all tasks in apps' tests, where a run waits only if an earlier attempt has asked that
+#: its rate key be held back.
 UNLIMITED = Rate(_INSTANT, 10_000)
 
 
@@ -238,7 +239,7 @@ def _text(most: int) -> Kind:
 
 
 def _key(most: int) -> Kind:
-    """Return the kind of texts without braces to fill in, which would be the same for all runs."""
+    """Return the kind of texts without braces to fill in: all runs would have the same text."""
     text = _text(most)
     return Kind(
         lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),
@@ -257,7 +258,7 @@ _LIKE_A_RATE = pattern(r"\s*([^/\s]+)\s*/\s*(\d*)\s*([^\W\d]+)\s*")
 
 
 def _fault_of_rate(value: object) -> str:
-    """Return a sentence on the fault of a rate; empty if its parts cannot be told apart."""
+    """Return a sentence on what is wrong with a rate; empty if it does not look like one."""
     match = _LIKE_A_RATE().fullmatch(value) if isinstance(value, str) else None
     if match is None:
         return ""
@@ -324,7 +325,7 @@ _KINDS: Mapping[str, Kind] = {
 def check_options(options: Iterable[tuple[str, object]], whose: str = "") -> None:
     """Check each of *options*; None stands for an option that is not given.
 
-    :param whose: begins the message.
+    :param whose: the start of the message.
     :raises TaskError: a value is not valid.
     """
     for name, value in options:

@@ -40,7 +40,7 @@ def payload_text(
 
     :param limit: how many bytes the text may have.
     :param hidden: the names of values that no message may contain, as for `redacted`.
-    :raises PayloadError: *payload* is no JSON object or is too large; the message names the key.
+    :raises PayloadError: *payload* is not a JSON object or too large; the message names the key.
     """
     # Most payloads are a dict of plain values, for which the encoder is all that needs to run.
     kind, is_plain = type(payload), False
@@ -57,7 +57,7 @@ def check_value(value: object, settings: Settings, name: str) -> JSON:
     """Return *value*, checked as `payload_text` checks a payload.
 
     :param name: what messages call the value, such as ``result``.
-    :raises PayloadError: *value* is no JSON, or too large.
+    :raises PayloadError: *value* is not JSON, or is too large.
     """
     _checked_text(value, settings.max_payload_bytes, name, settings.redact)
     return cast("JSON", value)
@@ -100,7 +100,7 @@ def check_size(value: object, limit: int, name: str) -> None:
 
 
 def check_typed(text: str, limit: int) -> None:
-    """Check that *text*, which was typed, cannot be JSON of far more than *limit* bytes.
+    """Check that *text*, which a person typed, is not far too long for JSON of *limit* bytes.
 
     :raises PayloadError: *text* is too long.
     """
@@ -129,7 +129,7 @@ def _checked_text(
         raise PayloadError(
             f"The {name} cannot be written as JSON: {error}. Pass such a large number as text."
         ) from None
-    # NUL and surrogates are escapes in the text, or text after an escaped backslash.
+    # These are escapes of NUL and surrogates, unless their backslash is itself escaped.
     if "\\u0000" in text or "\\ud" in text:
         _check(value, name, hidden)
     # The ASCII text is at least as long as the UTF-8 text.

@@ -17,7 +17,7 @@ from .payload import payload_text
 
 
 def name_of(task: object) -> str:
-    """Return the name that is given as a text or as a task.
+    """Return the name of *task*, which is a task or already a name.
 
     :raises TypeError: *task* is neither.
     """
@@ -191,7 +191,8 @@ def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -
     except TypeError as error:
         message = f"The schedule {name!r}: {error}. Give its arguments as payload={{…}}."
         raise TypeError(message) from None
-    # As the database returns it, with lists for tuples: otherwise each tick would see a change.
+    # Keep it as the database returns it, with lists for tuples: otherwise each tick would see a
+    # change.
     text = payload_text(handler.arguments.encode(arguments), 1 << 30)
     plain: dict[str, JSON] = json.loads(text)
     handler.keys_for(plain)

@@ -96,7 +96,7 @@ class Retry:
 
 
 class CallableRetry(NamedTuple):
-    """A policy from a callable, under the default number of attempts.
+    """A policy from a callable, with the default number of attempts.
 
     :param policy: called with the attempt and its exception; returns seconds, or None to give up.
     :param max_attempts: how many attempts a run has in all.
@@ -126,7 +126,7 @@ def retry_policy(
 
     :param retry: a `Retry`, a number of attempts, ``False`` (one attempt), ``None`` or ``True``
         (the default policy), or a callable.
-    :param default_attempts: how many attempts, where *retry* does not give a number.
+    :param default_attempts: how many attempts a run has if *retry* does not give a number.
     :raises TaskError: *retry* is anything else.
     """
     if isinstance(retry, Retry):

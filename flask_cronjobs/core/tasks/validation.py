@@ -28,7 +28,7 @@ from .retry import check_retry, why_uncallable
 
 M = TypeVar("M", bound=Callable[..., Any])
 
-#: Names that users bring from other packages, each with what to write here: options of a task, of
+#: What to write instead of names that users know from other packages: options of a task, options of
 #: its ``using``, and its methods.
 _OTHER_NAMES = {
     "task": {
@@ -49,7 +49,7 @@ _OTHER_NAMES = {
         "countdown schedule_in defer_by": "delay=…, in seconds",
         "eta at schedule_at scheduled when": "run_at=…, an aware time",
         "time_limit job_timeout": "it at the task: @jobs.task(timeout=…)",
-        "max_retries retries retry": "max_attempts=…, which counts them all",
+        "max_retries retries retry": "max_attempts=…, which counts all attempts",
         "key unique unique_key task_id job_id": "idempotency_key=…",
         "lock queueing_lock": "idempotency_key=…, unique_while='pending'",
     },
@@ -131,8 +131,8 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
         )
     if options.order is not None and options.concurrency not in (None, 1):
         yield (
-            f"concurrency is {options.concurrency!r}, but with order='strict' one run of a key is "
-            "at work at a time. Remove concurrency, or order."
+            f"concurrency is {options.concurrency!r}, but with order='strict' only one run of a "
+            "key runs at a time. Remove concurrency, or order."
         )
     if options.rate is not None and read_rate(options.rate, options.burst).rest > MOST_REST:
         yield (
@@ -141,17 +141,17 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
         )
     is_alone = options.atomic or not inspect.iscoroutinefunction(func)
     if options.async_at_once is not None and is_alone:
-        why = "with atomic=True" if options.atomic else "that is no async def"
+        why = "with atomic=True" if options.atomic else "that is not an async def"
         yield (
-            f"async_at_once has no effect on a handler {why}: its runs are one at a time in each "
-            "process. Remove it; concurrency= limits runs over all processes."
+            f"async_at_once has no effect on a handler {why}: each process runs it once at a time. "
+            "Remove it; concurrency= limits runs over all processes."
         )
 
 
 def task_options(**options: Any) -> TaskOptions:
-    """Return options as they were given to `CronJobs.task`, in the form that is kept.
+    """Return the options of a call of `CronJobs.task`, converted to the form that is kept.
 
-    :raises TaskError: ``around`` is no hook.
+    :raises TaskError: ``around`` is not a hook.
     """
     options["timeout"] = in_seconds(options.get("timeout"))
     if (hook := options.get("around")) is not None:
@@ -162,7 +162,7 @@ def task_options(**options: Any) -> TaskOptions:
 def as_around(hook: AroundHook) -> Around:
     """Return *hook* as a function that returns a context manager.
 
-    :raises TaskError: it is none, is asynchronous, or does not take the run.
+    :raises TaskError: *hook* is asynchronous, or cannot be called with the run.
     """
     if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
         name = getattr(hook, "__name__", repr(hook))
@@ -220,10 +220,10 @@ def check_unscheduled(name: str, options: Mapping[str, object]) -> None:
 
 
 def check_upgrade(name: str, func: object, known: object) -> None:
-    """Check a function that takes payloads of older code to today's.
+    """Check a function that converts payloads of older code to today's.
 
-    :param known: the upgrade that the task has already.
-    :raises TaskError: *func* is no function, or the task has an upgrade.
+    :param known: the upgrade that the task has already, if any.
+    :raises TaskError: *func* cannot be called with a payload, or the task has an upgrade.
     """
     if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
         raise TaskError(
@@ -273,7 +273,7 @@ def check_access(authorize: object, actor: object) -> None:
 
 
 def answering(keywords: Collection[str], where: str) -> Callable[[M], M]:
-    """Let a method answer keywords that it does not have: of another package, or misspelled.
+    """Let a method say what to write instead of a keyword that is misspelled or another package's.
 
     :param keywords: the keywords that it has.
     :param where: the same as for `written_instead`.
@@ -282,10 +282,10 @@ def answering(keywords: Collection[str], where: str) -> Callable[[M], M]:
     def decorate(method: M) -> M:
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
-            for strange in kwargs.keys() - keywords:
-                instead = written_instead(where, strange)
-                advice = f" Write {instead}." if instead else did_you_mean(strange, keywords)
-                raise TypeError(f"{method.__name__}() has no {strange!r}.{advice}")
+            for keyword in kwargs.keys() - keywords:
+                instead = written_instead(where, keyword)
+                advice = f" Write {instead}." if instead else did_you_mean(keyword, keywords)
+                raise TypeError(f"{method.__name__}() has no {keyword!r}.{advice}")
             return method(*args, **kwargs)
 
         return cast("M", call)
@@ -293,9 +293,9 @@ def answering(keywords: Collection[str], where: str) -> Callable[[M], M]:
     return decorate
 
 
-def options_go_before(task: str, strange: Iterable[str]) -> str:
-    """Return a sentence if one of *strange*, arguments that *task* does not take, is an option."""
-    option = next((name for name in strange if name in EnqueueOptions._fields), None)
+def options_go_before(task: str, unknown: Iterable[str]) -> str:
+    """Return a hint if one of *unknown*, arguments that *task* does not take, is an option."""
+    option = next((name for name in unknown if name in EnqueueOptions._fields), None)
     if option is None:
         return ""
     return f". Options of the run stand before it: {task}.using({option}=…).enqueue(…)"

@@ -65,7 +65,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"concurrency": 0}, TaskError, "concurrency is 0. Give a whole number from 1 to 1000"),
     ({"keep_output": "yes"}, TaskError, "keep_output is 'yes'. Give True or False"),
     ({"atomic": "no"}, TaskError, "atomic is 'no'. Give True or False"),
-    ({"async_at_once": 5}, TaskError, "no effect on a handler that is no async def"),
+    ({"async_at_once": 5}, TaskError, "no effect on a handler that is not an async def"),
     ({"async_at_once": 0}, TaskError, "from 1 to 1000"),
     ({"async_at_once": True}, TaskError, "from 1 to 1000"),
     ({"around": lines}, TaskError, "hook lines cannot be called with the run"),
