@@ -93,7 +93,7 @@ def insert_or_find(
 
 
 def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
-    """Change the waiting run of the same task and key as *new*; return it, or None.
+    """Change the waiting run with the task and key of *new*; return it, or None if none waits.
 
     :param replace: which values of *new* it gets.
     """
@@ -102,8 +102,8 @@ def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun |
     row = execute(connection, _replace_one(d, replace), parameters_of(d, new)).one_or_none()
     if row is None:
         return None
-    (changed,) = connection.execute(_select_run(JobRun.id == row.id))
-    return _from_row(session, changed)
+    (full_row,) = connection.execute(_select_run(JobRun.id == row.id))
+    return _from_row(session, full_row)
 
 
 def find_holder(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
@@ -239,12 +239,12 @@ def _with_values(session: Session, values: Mapping[str, Any]) -> JobRun:
     """
     run_id: int = values["id"]
     mapper = class_mapper(JobRun)
-    known = session.identity_map.get(mapper.identity_key_from_primary_key((run_id,)))
-    if known is not None:
+    existing = session.identity_map.get(mapper.identity_key_from_primary_key((run_id,)))
+    if existing is not None:
         # It may be the object of an earlier run: SQLite reuses an id whose INSERT was rolled back.
         for name, value in values.items():
-            set_committed_value(known, name, value)
-        return known
+            set_committed_value(existing, name, value)
+        return existing
     if session.new or session.deleted or session.dirty:
         # Inside a flush, no object can be added to the session, but a query can load one.
         return session.get_one(JobRun, run_id, bind_arguments=writing_bind())

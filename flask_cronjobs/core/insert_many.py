@@ -112,8 +112,8 @@ def _insert_or_find(
     """Insert *rows*, or find the runs that hold their keys; return the results by key.
 
     A run may release its key between the two statements; then the row is inserted again. If
-    ``unique_while`` is set, runs often release their keys, so all of *rows* are inserted again:
-    inserting only the missing ones would lock their keys out of order.
+    ``unique_while`` is set, runs often release their keys, so all of *rows* are rolled back and
+    inserted again: inserting only the missing ones would lock their keys out of order.
     """
     inserted: dict[str, Inserted] = {}
     are_often_released = any(row.unique_while is not None for row in rows.values())
@@ -171,7 +171,7 @@ def _insert(
 
 
 def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
-    """Return the values *own* of *row* and its id as members of a JSON object, after a comma."""
+    """Return the id of *row* and its values *own*, as members of a JSON object, after a comma."""
     values = {"id": run_id, **{name: getattr(row, name) for name in own}}
     values_json = json.dumps({name: value for name, value in values.items() if value is not None})
     return f",{values_json[1:-1]}" if len(values_json) > 2 else ""

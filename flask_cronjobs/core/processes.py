@@ -277,8 +277,8 @@ class _ProcessPool:
 
     def _options_of(self, number: int, news: News) -> WorkOptions:
         """Return one worker's options: its own name, and its share of runs and minute work."""
-        most, limits = self._options.max_runs, self._options.limits
-        share = None if most is None else (most + number) // self._number
+        max_runs, limits = self._options.max_runs, self._options.limits
+        share = None if max_runs is None else (max_runs + number) // self._number
         return self._options._replace(
             worker=worker_name(),
             news=news,

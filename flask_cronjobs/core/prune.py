@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
     :ivar condition: the condition of the rows, which must be that of a partial index.
     :ivar ended: the column with the time from which the age of a row counts.
-    :ivar age: the parameter, of those of `_parameters`, with the seconds for which a row is kept.
+    :ivar age: the name of the parameter with the seconds for which a row is kept.
     :ivar free: returns the SQL condition that the old row ``one`` may be deleted.
     :ivar runs_by: the column of ``job_runs`` that refers to the rows, if their runs are deleted
         with them.

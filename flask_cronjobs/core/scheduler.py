@@ -33,7 +33,7 @@ def enqueue_slots(
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
-    Due slots are those of the schedule that the row still has, by the current time zone data.
+    Due slots follow the schedule that the row still has, and the current time zone data.
 
     :returns: the numbers of recorded and skipped rows, and the definitions that were read, with
         their new watermarks.

@@ -106,10 +106,10 @@ def _forget_uncommitted(session: Session) -> None:
         # Keep the notes of other transactions: their runs are lost, since the session was removed
         # or closed.
         settled = (session.get_transaction(), None)
-        lost = [note for note in _take_notes() if note[0] not in settled]
-        if lost:
+        other_notes = [note for note in _take_notes() if note[0] not in settled]
+        if other_notes:
             _noted.add(_context())
-            setattr(g, _UNCOMMITTED, lost)
+            setattr(g, _UNCOMMITTED, other_notes)
 
 
 _WRITTEN = "cronjobs_written"
@@ -135,7 +135,7 @@ def left_in(db: Database) -> str | None:
 
 
 class _Written:
-    """How many statements that write were sent in one transaction."""
+    """Counts the statements of one transaction that write."""
 
     def __init__(self, transaction: SessionTransaction) -> None:
         self.transaction = transaction
@@ -143,7 +143,7 @@ class _Written:
         self._before: dict[str, Counter[str]] = {}
 
     def note(self, _: object, __: object, statement: str, *___: object) -> None:
-        """Count *statement*. The rollback of a savepoint takes back what was counted since."""
+        """Count *statement*. Rolling back to a savepoint undoes what was counted since."""
         if match := re.match(_WRITES, statement):
             self.counts[(match[1] or match[2]).upper()] += 1
         elif match := re.match(_SAVEPOINT, statement):

@@ -20,9 +20,9 @@ Upgrade: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 def named_by(func: Callable[..., object]) -> Callable[..., object]:
     """Return the function whose parameters a call of the handler *func* must fit.
 
-    It is *func*, or the outermost function that its decorators wrap and that names parameters. A
-    wrapper that does may pass arguments of its own to the inner function; one that takes only
-    ``*args, **kwargs`` passes on the arguments that it gets.
+    Of *func* and the functions that its decorators wrap, it is the outermost one that names
+    parameters: that one may pass other arguments to the next, but one that takes only
+    ``*args, **kwargs`` passes on what it gets.
     """
     inner: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
     return inner

@@ -96,11 +96,11 @@ class Handler:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             message = cut(str(error), SHOWN * 3)
-            strangers = self._strangers(kwargs, message)
+            others = self._other_unknown(kwargs, message)
             advice = options_go_before(self.name, kwargs.keys() - self.named)
             if self._is_passed_on and message.startswith("missing"):
                 advice += _GIVEN_BY_DECORATOR
-            raise TypeError(f"{self.name}() {message}{strangers}{advice}") from None
+            raise TypeError(f"{self.name}() {message}{others}{advice}") from None
         arguments = dict(bound.arguments)
         for parameter in self._signature.parameters.values():
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -114,15 +114,15 @@ class Handler:
         """
         return self._required <= names.keys() <= self.named
 
-    def _strangers(self, names: Iterable[str], message: str) -> str:
+    def _other_unknown(self, names: Iterable[str], message: str) -> str:
         """Return a text on the unknown arguments that *message*, which is Python's, leaves out."""
         parameters = self._signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return ""
         # Name few, and cut them: they may come from a request, and go to the log.
         unknown = islice((name for name in names if name not in parameters), SHOWN)
-        strange = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in message]
-        return f"; it does not take {', '.join(strange)}" if strange else ""
+        others = [repr(name[:SHOWN]) for name in unknown if repr(name[:SHOWN]) not in message]
+        return f"; it does not take {', '.join(others)}" if others else ""
 
     def payload_from(self, payload: Mapping[str, object]) -> Mapping[str, object]:
         """Return the payload of a call with *payload* as keyword arguments; often the same object.
@@ -155,9 +155,11 @@ class Handler:
         return retry_policy(self.options.retry, default_attempts)
 
     def keys_for(self, payload: Mapping[str, object]) -> dict[str, str | None]:
-        """Return the concurrency key and the rate key of a run; by default the task's name.
+        """Return the concurrency key and the rate key of a run, each None without such a limit.
 
-        :param payload: its payload as it is stored.
+        By default, a key is the task's name.
+
+        :param payload: the run's payload as it is stored.
         :raises TaskError: the payload lacks what a key names, or the key cannot be stored.
         """
         limits = {"concurrency_key": self.concurrency_limit, "rate_key": self.rate}
@@ -176,9 +178,9 @@ class Handler:
         """
         if self.options.label is None:
             return None
-        whole = cast("JSON", {**self.arguments.defaults, **payload})
+        values = cast("JSON", {**self.arguments.defaults, **payload})
         try:
-            label = self.options.label.format_map(cast("Any", redacted(whole, hidden)))
+            label = self.options.label.format_map(cast("Any", redacted(values, hidden)))
         except (LookupError, AttributeError, TypeError, ValueError):
             return None
         clean = strip_credentials(one_line(label[: LABEL_CHARACTERS * 4])).strip()

@@ -152,7 +152,7 @@ class Rate(NamedTuple):
     def own(
         self, tat: datetime | None, period: float | None, last: datetime | None
     ) -> datetime | None:
-        """Return *tat* of attempts at another rate, with its own *period*, converted to this one.
+        """Return *tat*, set by attempts at a rate with another *period*, converted to this rate.
 
         The time from the *last* start to *tat* keeps its number of periods.
         """
@@ -239,7 +239,7 @@ def _text(most: int) -> Kind:
 
 
 def _key(most: int) -> Kind:
-    """Return the kind of texts without braces to fill in: all runs would have the same text."""
+    """Return the kind of texts without arguments in braces, which nothing would fill in."""
     text = _text(most)
     return Kind(
         lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),

@@ -58,7 +58,7 @@ class Retry:
     :param cap: seconds that no delay exceeds.
     :param jitter: choose each delay at random from its upper half, so that runs that failed
         together do not come back together.
-    :param on: retry only these exceptions; others end the run dead at once.
+    :param on: retry only these exceptions; after any other one, the run is dead at once.
     :param not_on: never retry these exceptions.
     :raises TaskError: a value is not valid.
 

@@ -77,7 +77,7 @@ def written_instead(where: str, name: str) -> str | None:
 
 #: Options that only a task has, so that no run can have others.
 _OF_TASKS = {*TaskOptions._fields, "schedule", *SCHEDULE_OPTIONS} - {"payload"}
-#: Options that do nothing without another one, and an example of that.
+#: Options that have no effect without another one, with that one and an example of it.
 _NEEDS = {
     "rate_key": ("rate", "rate='100/minute'"),
     "burst": ("rate", "rate='100/minute'"),
