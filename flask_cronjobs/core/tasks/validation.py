@@ -137,7 +137,7 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
     if options.rate is not None and read_rate(options.rate, options.burst).rest > MOST_REST:
         yield (
             f"with rate={options.rate!r}, a burst of {options.burst or 1} takes more than ten "
-            "years to come again. Give a smaller burst, or a higher rate."
+            "years to be available again. Give a smaller burst, or a higher rate."
         )
     is_alone = options.atomic or not inspect.iscoroutinefunction(func)
     if options.async_at_once is not None and is_alone:
