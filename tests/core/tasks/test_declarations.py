@@ -71,7 +71,7 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"around": lines}, TaskError, "hook lines cannot be called with the run"),
     ({"order": "strict"}, TaskError, "needs a concurrency_key"),
     ({**STRICT, "order": "loose"}, TaskError, "order is 'loose'. Give one of 'strict'"),
-    ({**STRICT, "concurrency": 2}, TaskError, "concurrency is 2, but with order='strict' one"),
+    ({**STRICT, "concurrency": 2}, TaskError, "concurrency is 2, but with order='strict' only one"),
     ({**ARGUMENT, "schedule": "5/15 * * * *"}, ScheduleError, "5/15"),
     ({**ARGUMENT, "timezone": "Berlin"}, ScheduleError, "Europe/Berlin"),
     ({**ARGUMENT, "overlap": "queue"}, TaskError, "'skip', 'allow'"),
