@@ -54,7 +54,7 @@ def retry(
     """
     if payload is not None:
         if len(ids) != 1 or which != RunFilter():
-            raise click.UsageError("--payload is for one run. Give one ID.")
+            raise click.UsageError("--payload changes one run. Give exactly one ID, and no filter.")
         with _explained():
             change = retry_with(state_of(), ids[0], payload, actor())
         click.echo(f"Run {ids[0]} of {whose(change.task, change.label)}: queued again.")
@@ -161,7 +161,7 @@ def _others(action: Action, which: RunFilter) -> str:
     others = [status for status in action.allowed if status not in action.statuses(which)]
     if which.status is not None or not others:
         return ""
-    return f" For others, add --status: {', '.join(others)}."
+    return f" To include others, add --status with one of: {', '.join(others)}."
 
 
 @contextmanager
@@ -196,11 +196,14 @@ def progress_bar(label: str, length: int) -> Generator[Progress, None, None]:
     "--payload", type=json_object, metavar="JSON", help="Give the handler these arguments."
 )
 @click.option(
-    "--at", "run_at", type=time_in_zone, metavar="TIME", help="Run it at TIME: 2026-11-20T06:00Z."
+    *("--at", "run_at"),
+    type=time_in_zone,
+    metavar="TIME",
+    help="Run it at TIME, such as 2026-11-20T06:00Z.",
 )
-@click.option("--delay", type=age, metavar="AGE", help="Run it after AGE: 10m.")
+@click.option("--delay", type=age, metavar="DURATION", help="Run it after DURATION, such as 10m.")
 @click.option("--queue", metavar="NAME", help="Use this queue instead of the task's own.")
-@click.option("--key", metavar="KEY", help="Do nothing if a run has this idempotency key.")
+@click.option("--key", metavar="KEY", help="Do nothing if a run already has this idempotency key.")
 def run(
     name: str,
     payload: dict[str, JSON] | None,
@@ -221,7 +224,7 @@ def run(
     whose = f"run {queued.id} of {printable(name)}"
     text = f"Queued {whose}. The next tick runs it."
     if not queued.is_new:
-        text = f"Queued nothing: {whose} has the key already."
+        text = f"Queued nothing: {whose} already has the key."
     elif run_at is not None:
         text = f"Queued {whose}, due {moment(run_at)}."
     elif delay:
@@ -253,9 +256,9 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     what = _named(target)
     if target.kind == "queue" and target.name not in state_of().queues:
         hint = did_you_mean(target.name, state_of().queues)
-        click.echo(f"No task of this app's code has {what}.{hint}", err=True)
+        click.echo(f"No task in this app's code uses {what}.{hint}", err=True)
     is_new = actions.pause(state_of(), target, actor())
-    result = f"Paused {what}" if is_new else f"{one_line(target.name)} is paused already"
+    result = f"Paused {what}" if is_new else f"{one_line(target.name)} is already paused"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
     click.echo(f"{result}. To resume it: {command('resume', *option, target.name)}")
 

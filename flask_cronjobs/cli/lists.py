@@ -122,7 +122,7 @@ def batches(
         raise click.UsageError("Give the KEY of the batch, too.")
     if close:
         closed = close_batch(state_of(), key, actor())
-        click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is closed already.")
+        click.echo(f"Closed {one_line(key)}." if closed else f"{one_line(key)} is already closed.")
         return None
     change = retry_batch if retry else cancel_batch
     click.echo(change(state_of(), key, actor()).sentence(one_line(key)))
@@ -136,7 +136,7 @@ def _list(everything: bool, limit: int, before: int | None) -> Answer:
         (row.key, row.state, row.progress, row.counts.dead, since(row.opened_at, page.now))
         for row in page.rows
     )
-    none = "No batches." if everything else "No batch is unfinished. See also --all."
+    none = "No batches." if everything else "No unfinished batches. To list all: --all."
     return listing("batches", page, headers, cells, none)
 
 
@@ -202,7 +202,8 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
 def operations(limit: int, before: int | None) -> Answer:
     """List the operations of users, newest first.
 
-    Each retry, cancel, discard, pause, resume, run, edit and prune is recorded for a year.
+    Each retry, cancel, discard, pause, resume, run, edit and prune is recorded, and kept for a
+    year.
     """
     page = list_operations(state_of(), before, limit)
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET")
@@ -214,5 +215,5 @@ def operations(limit: int, before: int | None) -> Answer:
         )
         for row in page.rows
     )
-    none = "No operation is recorded."
+    none = "No operations have been recorded."
     return listing("operations", page, headers, cells, none)

@@ -28,7 +28,7 @@ def age(value: object) -> float:
     """
     seconds = parse_age(str(value), unit="s")
     if seconds is None:
-        raise click.BadParameter(f"{value!r} is not an age. Write 90s, 30m, 2h, 1d or 2w.")
+        raise click.BadParameter(f"{value!r} is not a duration. Write 90s, 30m, 2h, 1d or 2w.")
     return seconds
 
 
@@ -37,7 +37,7 @@ def time_in_zone(value: object) -> datetime:
     moment = parse_time(str(value))
     if not is_moment(moment):
         raise click.BadParameter(
-            f"{value!r} is not a time with its zone. Write 2026-11-20T06:00Z, or "
+            f"{value!r} is not a time with a time zone. Write 2026-11-20T06:00Z, or "
             "2026-11-20T07:00+01:00."
         )
     return moment
@@ -70,7 +70,9 @@ class Id(click.IntRange):
 
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
-        raise click.BadParameter("it is empty, and would match every run.")
+        raise click.BadParameter(
+            "it is empty, and would match every run. Give a text, or leave the option out."
+        )
     return value
 
 
@@ -145,7 +147,7 @@ def paging(limit: int, by: str) -> Iterator[click.Option]:
     if by == "ID":
         yield click.Option(["--before"], type=Id(), metavar=by, help="Print only smaller ids.")
     else:
-        yield click.Option(["--after"], metavar=by, help=f"Print only what comes after {by}.")
+        yield click.Option(["--after"], metavar=by, help=f"Print only rows after {by}.")
 
 
 def actor() -> str:

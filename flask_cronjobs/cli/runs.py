@@ -79,7 +79,7 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
     note = ""
     if which.search is not None:
         back = "" if page.next is None else f" back to run {page.next}"
-        note = f"Searched the ids and idempotency keys of all runs, and labels and tasks{back}."
+        note = f"Searched all runs by id and idempotency key, and by label and task{back}."
     labels = any(row.label is not None for row in page.rows)
     headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "WHY"]
     if is_wide():
@@ -108,7 +108,7 @@ def advice_on(which: RunFilter, verb: str) -> str:
     advice = [state.registry.advice(which.task)]
     if which.queue is not None and which.queue not in state.queues:
         hint = did_you_mean(which.queue, state.queues)
-        advice.append(f"No task of this app's code has the queue {which.queue}.{hint}")
+        advice.append(f"No task in this app's code uses the queue {which.queue}.{hint}")
     name = which.definition
     if name is not None and name not in definition_names(state):
         advice.append(str(no_definition(state, name, verb)))
@@ -135,7 +135,7 @@ def _cells(page: RunPage, row: RunRow, labels: bool) -> Sequence[object]:
 
 @look("show", "flask jobs admin show 5")
 @click.argument("run_id", metavar="ID", type=Id())
-@click.option("--frames", is_flag=True, help="Print the frames of Flask-CronJobs, too.")
+@click.option("--frames", is_flag=True, help="Also print the stack frames of Flask-CronJobs.")
 @click.option("--output", is_flag=True, help="Print only the output of the latest attempt.")
 def show(run_id: int, frames: bool, output: bool) -> Answer | None:
     """Show one run with its payload, attempts, errors and stacks."""
@@ -213,7 +213,9 @@ def _print_attempt(attempt: Attempt, frames: bool) -> None:
     "Look", (), "wait", "flask jobs admin wait 5", "flask jobs admin wait 5 --timeout 10m"
 )
 @click.argument("run_id", metavar="ID", type=Id())
-@click.option("--timeout", type=age, metavar="AGE", help="Wait no longer than AGE: 10m.")
+@click.option(
+    "--timeout", type=age, metavar="DURATION", help="Wait for at most DURATION, such as 10m."
+)
 def wait(run_id: int, timeout: float | None) -> None:
     """Wait until a run has ended.
 

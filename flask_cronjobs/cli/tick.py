@@ -86,13 +86,13 @@ def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
         parts = [part.strip() for part in queue.split(",")]
         if known_queues.intersection(parts):
             raise click.UsageError(
-                f"No task of this app's code has the queue {queue!r}. Give the option once for "
+                f"No task in this app's code uses the queue {queue!r}. Give the option once for "
                 f"each queue: {' '.join(f'--queue {part}' for part in parts)}"
             )
         if similar_names(queue, sorted(known_queues)):
             logger.warning(
-                "No task of this app's code has the queue %r.%s Only runs that were enqueued with "
-                "using(queue=%r) are claimed.",
+                "No task in this app's code uses the queue %r.%s Of that queue, only runs that "
+                "were enqueued with using(queue=%r) are claimed.",
                 *(queue, did_you_mean(queue, known_queues), queue),
             )
 
@@ -124,7 +124,7 @@ workers_option: Callable[[Command], Command] = click.option(
     "--workers", type=click.IntRange(1, 64), metavar="N", help="Use N processes. [CRONJOBS_WORKERS]"
 )
 queues_option: Callable[[Command], Command] = click.option(
-    "--queue", "queues", metavar="NAME", multiple=True, help="Run this queue only; may be repeated."
+    "--queue", "queues", metavar="NAME", multiple=True, help="Run only this queue; may be repeated."
 )
 
 

@@ -60,7 +60,7 @@ def work_command(
 ) -> None:
     """Run what is due until stopped, for containers without cron.
 
-    Each minute, it does the work of a tick. It starts new runs soon, and stops gracefully at
+    Each minute, it does the work of a tick. It starts new runs promptly, and stops gracefully on
     SIGTERM, SIGINT and SIGHUP. Any number of workers and ticks may run at once.
 
     A worker that has reached a limit (--max-…) ends after its current run, and a fresh one takes
@@ -71,8 +71,9 @@ def work_command(
     printer, options = printing(state, workers, queues, lambda stream: not stream.isatty())
     if state.app.debug and not is_running_from_reloader():
         logger.warning(
-            "Debug mode: this command continues with the current code. To start it again when "
-            "that changes, set CRONJOBS_WORK_IN_DEBUG, and run `flask run --debug` alone."
+            "Debug mode: this command keeps running the current code. To get a worker that "
+            "restarts when the code changes, set CRONJOBS_WORK_IN_DEBUG, and run `flask run "
+            "--debug` instead."
         )
     try:
         if printer.on_terminal:

@@ -69,6 +69,6 @@ def _batch(state: State, key: str) -> BatchView:
     if batch is None:
         raise NotFound(
             f"There is no batch {key!r}; it may have been pruned. To list them: "
-            "flask jobs admin batches"
+            "flask jobs admin batches --all"
         )
     return batch

@@ -250,17 +250,17 @@ def _no_ticks(reader: Reader, before: datetime) -> Iterator[Seen]:
     never = tick.seen_at is None
     crontab = "Put the line that `flask jobs admin crontab` prints into the crontab"
     if tick.failing:
-        what = "ticks begin, but none has done its work yet" if never else "ticks begin, but fail"
+        what = "ticks start, but none has done its work yet" if never else "ticks start, but fail"
         todo = "See what cron mails or logs, and run `flask jobs tick` by hand."
     elif never:
         what = "no tick has run yet"
         todo = (
-            f"{crontab}. If it is there, its ticks may use a different database from this command: "
-            "cron does not know the variables of your shell. See its log."
+            f"{crontab}. If it is there already, see the log that it names. Its ticks may use a "
+            "different database from this command: cron does not know your shell's variables."
         )
     else:
         what = "ticks have stopped"
-        todo = f"{crontab}; see its log, and run `flask jobs tick` by hand."
+        todo = f"{crontab}; see the log that it names, and run `flask jobs tick` by hand."
     yield {"what": what, "todo": todo, "since": tick.seen_at}
 
 
@@ -610,7 +610,7 @@ CHECKS = (
         look=_missed,
         what="{missed}",
         todo="To see which: flask jobs admin list --status skipped --newer-than 24h. To see when "
-        "no tick came: flask jobs admin ticks",
+        "no tick ran: flask jobs admin ticks",
         link=("runs", {"status": "skipped", "error_type": "Missed", "newer": "24h"}),
     ),
     Check(
@@ -649,8 +649,8 @@ CHECKS = (
         look=_open_batches,
         rare="open_batches",
         patience=_A_DAY,
-        what="the batch {name!r} was opened {ago} and not closed",
-        todo="If it has all of its runs, close it: flask jobs admin batches {quoted} --close",
+        what="the batch {name!r} was opened {ago} and has not been closed",
+        todo="If all of its runs are in it, close it: flask jobs admin batches {quoted} --close",
         link=("runs", {"batch": "{name}"}),
     ),
     Check(
@@ -668,7 +668,7 @@ CHECKS = (
         look=_failed_webhook,
         setting="alert_url",
         what="CRONJOBS_ALERT_URL has not answered for {long}",
-        todo="Findings are not reported there. The log of the ticks says why: search it for "
+        todo="It receives no findings meanwhile. The log of the ticks says why: search it for "
         "CRONJOBS_ALERT_URL.",
     ),
     Check(

@@ -35,8 +35,8 @@ def examine(state: State) -> tuple[Finding, ...]:
         findings.append(Finding("database", "error", str(error)))
     except CronJobsError as error:
         todo = (
-            f"Check the database, and SQLALCHEMY_DATABASE_URI, which is "
-            f"{name_of(state.engine)} here. Then run this again."
+            "Check the database, and SQLALCHEMY_DATABASE_URI, which is "
+            f"{name_of(state.engine)} here. Then run the doctor again."
         )
         findings.append(Finding("database", "error", str(error).removesuffix(LEARN_MORE), todo))
     return tuple(findings)
@@ -88,7 +88,7 @@ def _own_clock(reader: Reader) -> Finding:
     return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
 
 
-_CLOCK_TODO = "Set up NTP there. Jobs use the database's time, but logs and handlers do not."
+_CLOCK_TODO = "Set up NTP on it. Jobs use the database's time, but logs and handlers do not."
 
 
 def _off(offset: float) -> str:

@@ -63,9 +63,7 @@ def _columns(inspector: Inspector, table: Table) -> Iterator[Finding]:
     missing = [column.name for column in table.columns if column.name not in column_names]
     if missing:
         what = f"{table.name} lacks {', '.join(missing)}: another version or program created it"
-        todo = (
-            "Make a migration that adds them. If the table is another program's, rename that table."
-        )
+        todo = "Make a migration that adds them. If another program owns the table, rename it."
         yield Finding("columns", "error", what, todo)
 
 
@@ -76,20 +74,20 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
         have = indexes_by_name.get(str(index.name))
         todo = (
-            f"Make a migration that creates {index.name}, or create it as "
-            "flask_cronjobs/models/tables.py says."
+            f"Make a migration that creates {index.name}, or create it as it is defined in "
+            "flask_cronjobs/models/tables.py."
         )
         if have is None and index.unique:
             what = f"{table.name} lacks the unique index {index.name}: runs may be duplicated"
             yield Finding("indexes", "error", what, todo)
         elif have is None:
-            what = f"{table.name} lacks the index {index.name}: it becomes slow as it grows"
+            what = f"{table.name} lacks the index {index.name}: queries slow down as it grows"
             yield Finding("indexes", "warning", what, todo)
         elif bool(have["unique"]) != bool(index.unique):
             what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
         elif have["column_names"] != index.columns.keys():
-            what = f"{index.name} has the columns of another version: it becomes slow as it grows"
+            what = f"{index.name} has other columns than this version needs: queries slow down"
             yield Finding("indexes", "warning", what, todo)
 
 
@@ -122,7 +120,7 @@ def _postgresql(reader: Reader) -> Iterator[Finding]:
     if unfit := unfit_encoding(reader.connection.connection.driver_connection):
         yield Finding("encoding", "error", unfit, USE_UTF8)
     if missing_storage(reader.connection):
-        what = "job_runs is vacuumed too seldom: claims become slow as it grows"
+        what = "job_runs is vacuumed too rarely: claims slow down as it grows"
         yield Finding("vacuum", "warning", what, "Run: flask jobs admin init")
     yield from _pooler(reader.connection)
 
@@ -134,12 +132,12 @@ def _pooler(connection: Connection) -> Iterator[Finding]:
         return
     driver: Any = connection.connection.driver_connection
     if driver.prepare_threshold is None:
-        what = "there is a pooler before PostgreSQL, and psycopg is set up for it"
+        what = "there is a pooler in front of PostgreSQL, and psycopg is set up for it"
         yield Finding("pooler", "ok", what)
         return
     what = (
-        "There is a pooler (PgBouncer?) before PostgreSQL, and psycopg prepares statements: in "
-        "transaction mode a statement may go to a server that did not prepare it, and fail"
+        "There is a pooler (PgBouncer?) in front of PostgreSQL, and psycopg prepares statements: "
+        "in transaction mode, a statement may reach a connection that has not prepared it, and fail"
     )
     todo = 'Set SQLALCHEMY_ENGINE_OPTIONS = {"connect_args": {"prepare_threshold": None}}.'
     yield Finding("pooler", "warning", what, todo)
@@ -159,7 +157,7 @@ def versions(reader: Reader) -> Finding:
     return Finding("versions", "info", ", ".join(parts))
 
 
-_TODO = "Start its broker and its workers: see the page outgrowing.md of the documentation."
+_TODO = "Start its broker and its workers: see outgrowing.md in the documentation."
 
 
 def executors(reader: Reader) -> Iterator[Finding]:
@@ -188,6 +186,6 @@ def _refused(reader: Reader) -> Iterator[Finding]:
                 "refused-task",
                 "error",
                 f"{plural(row.number, 'run')} of the task {row.job_type!r} in the queue "
-                f"{row.queue!r} was returned, and waits: {one_line(str(row.why)).rstrip('.')}",
-                "Deploy this code to the executor's workers. The runs then begin.",
+                f"{row.queue!r} came back, and must wait: {one_line(str(row.why)).rstrip('.')}",
+                "Deploy this code to the executor's workers. The runs then start.",
             )

@@ -163,7 +163,7 @@ class OperationView:
         """Return the progress of an unfinished operation, such as ``500 of 34,000, stopped``."""
         if self.finished_at is not None or self.asked is None:
             return ""
-        return f"{self.done or 0:,} of {self.asked:,}, {'stopped' if self.stopped else 'at work'}"
+        return f"{self.done or 0:,} of {self.asked:,}, {'stopped' if self.stopped else 'running'}"
 
 
 def list_operations(

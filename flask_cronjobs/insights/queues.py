@@ -43,11 +43,11 @@ class QueueView:
     def service(self, now: datetime) -> str:
         """Return the hosts that serve it, such as ``web-1, web-2``, or why none does."""
         if self.pause is not None:
-            by = self.pause.paused_by or "somebody"
-            return f"paused by {by} {since(self.pause.paused_at, now)}"
+            by = f" by {self.pause.paused_by}" if self.pause.paused_by else ""
+            return f"paused{by} {since(self.pause.paused_at, now)}"
         more = len(self.hosts) - _NAMED
         named = ", ".join(self.hosts[:_NAMED])
-        return self.executor or (f"{named} and {more} more" if more > 0 else named) or "nobody"
+        return self.executor or (f"{named} and {more} more" if more > 0 else named) or "no host"
 
 
 def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:

@@ -343,7 +343,7 @@ def _tell(
         log_run(
             logging.INFO,
             # The worker logs the end of the run.
-            f"{what} (asked of its worker)" if change.status == "running" else what,
+            f"{what} (its worker was asked to stop it)" if change.status == "running" else what,
             task=one_line(change.task),
             run_id=change.run_id,
             attempt=change.attempts,
@@ -434,7 +434,7 @@ DISCARD = Action(
     allowed=("dead",),
     default=("dead",),
     refusals={
-        status: "is not dead. To stop it: flask jobs admin cancel"
+        status: "is not dead. To stop it: flask jobs admin cancel ID"
         if status in _CANCELLABLE
         else f"ended as {status}; only dead runs can be discarded."
         for status in STATUSES

@@ -115,7 +115,7 @@ def facts_of(run: RunView) -> list[Fact]:
         Fact("label", run.row.label),
         Fact("attempts", f"{run.row.attempts} of {run.row.max_attempts}", _uncounted(run)),
         *own_facts(run),
-        Fact("cancel asked", run.cancel_requested_at, run.cancel_requested_at),
+        Fact("cancel requested", run.cancel_requested_at, run.cancel_requested_at),
         Fact("progress", _progress(run)),
         *(Fact("waits", wait.what, link=_run_link(wait)) for wait in run.waits),
         Fact("reason", _reason(run)),
@@ -163,8 +163,9 @@ def own_facts(run: RunView) -> list[Fact]:
 def _uncounted(run: RunView) -> str | None:
     if not 0 < run.forgiven <= run.row.attempts:
         return None
-    first = "does" if run.forgiven == 1 else f"{run.forgiven} do"
-    return f"the first {first} not count, since steps ended"
+    if run.forgiven == 1:
+        return "the first does not count, since a step ended in it"
+    return f"the first {run.forgiven} do not count, since a step ended in each"
 
 
 def _took_and_waited(row: RunRow, now: datetime) -> str | None:

@@ -91,7 +91,7 @@ def refuse_hidden(state: State, payload: Mapping[str, object], stored: JSON) -> 
     check_keys(payload)
     is_hidden = redacted(stored, state.settings.redact) != stored
     if is_hidden and HIDDEN in json.dumps(payload, default=str):
-        raise PayloadError(f"{HIDDEN} stands for a value that is hidden. Write the value.")
+        raise PayloadError(f"{HIDDEN} stands for a value that is hidden. Write the value itself.")
 
 
 def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
@@ -116,8 +116,8 @@ def _keep_order(run: Row[Any], key: str | None) -> None:
     if run.strict and key != run.concurrency_key:
         raise StateConflict(
             f"Run {run.id} has a place in the strict order of its concurrency key, and the new "
-            "payload has another key. Run it again with that payload, which makes a new run, and "
-            "discard this one."
+            "payload would give it another key. Run it again with that payload, which makes a new "
+            "run, and discard this one."
         )
 
 
@@ -145,7 +145,7 @@ def _handler(state: State, run: Row[Any]) -> Handler:
     handler = state.registry.tasks.get(run.job_type)
     if handler is None:
         raise UnknownTask(
-            f"Run {run.id} is of the task {run.job_type!r}, which this app's code does not declare."
+            f"Run {run.id} needs the task {run.job_type!r}, which this app's code does not declare."
             f"{did_you_mean(run.job_type, state.registry.tasks)}"
         )
     return handler
@@ -162,7 +162,7 @@ def _as_mapping(run: Row[Any]) -> Mapping[str, JSON]:
     try:
         return json_object(_parsed(run))
     except ValueError:
-        raise PayloadError(f"The payload of run {run.id} cannot be read. Give another.") from None
+        raise PayloadError(f"The payload of run {run.id} cannot be read. Give a new one.") from None
 
 
 def insert_by_operator(books: Bookkeeping, new: NewRun) -> tuple[int, str | None]:

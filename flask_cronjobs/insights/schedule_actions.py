@@ -103,7 +103,7 @@ def queue_run(
             if not tasks:
                 raise no_definition(state, name)
             hint = did_you_mean(name, {*definition_names(state), *state.registry.tasks})
-            raise NotFound(f"No definition and no task is called {name!r}.{hint}")
+            raise NotFound(f"No definition or task is called {name!r}.{hint}")
         run_id, holder = queue_new(books, new, Operation("ran now", one_line(name), actor))
     if holder not in (None, new.job_type):
         raise KeyConflict(
@@ -131,8 +131,8 @@ def _definition_run(
     task = state.registry.tasks.get(spec.job_type)
     if task is None:
         raise UnknownTask(
-            f"The definition {spec.name!r} is for the task {spec.job_type!r}, which this app's "
-            "code does not declare. Run it from the code that does, or remove the definition."
+            f"The definition {spec.name!r} needs the task {spec.job_type!r}, which this app's "
+            "code does not declare. Run it from an app that does, or remove the definition."
         )
     own: dict[str, Any] = {"payload": json.dumps(spec.payload), "definition_id": definition.id}
     run = NewRun(**spec.policy | own | options.own_values)
@@ -163,8 +163,8 @@ def no_definition(state: State, name: str, verb: str | None = None) -> NotFound:
     names = definition_names(state)
     if not names:
         return NotFound(
-            f"There is no definition {name!r}, nor any other yet: the first tick creates those "
-            "that code declares."
+            f"There is no definition {name!r}, and there are no others yet: the first tick creates "
+            "those that code declares."
         )
     return NotFound(f"There is no definition {name!r}.{did_you_mean(name, names)}")
 

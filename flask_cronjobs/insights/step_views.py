@@ -48,7 +48,7 @@ class StepView:
         if self.finished_at is None:
             return WAITS.get(self.kind, f"{chunks} done")
         if self.kind == "wait":
-            return "timed out" if self.result is None else "signal came"
+            return "timed out" if self.result is None else "signal received"
         return {"sleep": "slept", "each": f"done, {chunks}"}.get(self.kind, "done")
 
 

@@ -131,8 +131,9 @@ def _in_order(waiting: _Waiting) -> Iterable[Wait]:
 def _paused(waiting: _Waiting) -> Iterable[Wait]:
     row = waiting.row
     for pause in stopping(waiting.reader, row.task, row.queue):
-        by, when = pause.paused_by or "somebody", since(pause.paused_at, waiting.now)
-        what = f"until the {pause.kind} {pause.name} is resumed: {by} paused it {when}"
+        by = f" by {pause.paused_by}" if pause.paused_by else ""
+        when = since(pause.paused_at, waiting.now)
+        what = f"until the {pause.kind} {pause.name} is resumed, which was paused{by} {when}"
         yield Wait("paused", f"{pause.kind} paused", what)
 
 
@@ -168,7 +169,7 @@ def _without_share(waiting: _Waiting) -> Iterable[Wait]:
     holder = waiting.others.get(waiting.key.holder)
     if holder is not None and waiting.before is None:
         began = since(holder.started_at, waiting.now)
-        what = f"for a share of its concurrency key: run {holder.id}, begun {began}, holds one"
+        what = f"for a share of its concurrency key: run {holder.id}, started {began}, holds one"
         yield Wait("share", f"key busy: run {holder.id}", what, holder.id)
 
 

@@ -121,8 +121,11 @@ def definition_run(name: str) -> Done:
     """Queue a run of a definition, due now, or, with a payload, of a task."""
     payload = _typed_payload()
     run = queue_run(state_of(), name, payload, actor(), tasks=payload is not None)
-    became = "is queued. The next tick runs it." if run.is_new else "has the same key already."
-    message = Message("good", f"Run {run.id} of {name} {became}", run_id=run.id)
+    if run.is_new:
+        result = f"Run {run.id} of {name} is queued. The next tick runs it."
+    else:
+        result = f"Nothing was queued: run {run.id} of {name} already has the same key."
+    message = Message("good", result, run_id=run.id)
     return message if payload is None else back("run", message, run_id=run.id)
 
 
@@ -137,7 +140,7 @@ def definition_pause(name: str) -> str:
 def definition_resume(name: str) -> str:
     """Resume a definition."""
     if resume(state_of(), Target("definition", name), actor()):
-        return f"{name} is resumed, from its next slot on."
+        return f"{name} is resumed, and continues with its next slot."
     return f"{name} was not paused."
 
 
@@ -197,7 +200,7 @@ def batch_close(key: str) -> str:
     """Close a batch, so that no run can join it any more."""
     if close_batch(state_of(), key, actor()):
         return f"{key} is closed. It ends with its last run."
-    return f"{key} was closed already."
+    return f"{key} was already closed."
 
 
 @action("status", "key")
@@ -285,7 +288,11 @@ def edit(run_id: int, error: Exception | None = None) -> Response:
     state = state_of()
     run = run_or_404(run_id)
     if not state.settings.show_payload:
-        abort(403, "Payloads are hidden: CRONJOBS_SHOW_PAYLOAD is not set.")
+        abort(
+            403,
+            "Payloads are hidden, so they cannot be edited. Set CRONJOBS_SHOW_PAYLOAD = True to "
+            "show them.",
+        )
     row = run.row
     return _form(
         state, row.task, run.payload, error,

@@ -48,7 +48,7 @@ def _to_many(
     ids = dict.fromkeys(row_id({"id": value}, "id") for value in args.getlist("id"))
     picked = [run_id for run_id in ids if run_id is not None] if "picked" in args else None
     try:
-        none = Message("bad", "No run is picked.")
+        none = Message("bad", "No run is selected. Select one or more, then repeat the action.")
         result = none if picked == [] else act(ACTIONS[name], which, picked)
     except StateConflict as error:
         result = Message("bad", f"Nothing was changed. {error}")

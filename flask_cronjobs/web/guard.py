@@ -134,11 +134,11 @@ def check() -> ResponseReturnValue | None:
         _check_token()
         return None
     if _is_read_by_another_site():
-        abort(403, "A page of another site asked for this, so it is not shown.")
+        abort(403, "Another site requested this page, so it is not shown. Open it yourself.")
     if _is_led_to_a_search():
         abort(
             403,
-            "A link of another site led to this search. To search, go to the address bar "
+            "A link on another site led to this search. To search, go to the address bar "
             "and press Enter.",
         )
     refusal = _refusal("read")
@@ -148,7 +148,11 @@ def check() -> ResponseReturnValue | None:
         raise MethodNotAllowed(["POST"])
     if refusal is None and right in ("act", "form"):
         if right == "act" and not is_same_origin():
-            abort(403, "This request did not come from a page of this site, so nothing was done.")
+            abort(
+                403,
+                "This request did not come from a page of this site, so nothing was done. Reload "
+                "the page, then try again.",
+            )
         refusal = _refusal("act")
     return refusal
 

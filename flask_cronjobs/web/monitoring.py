@@ -150,7 +150,7 @@ def metrics() -> ResponseReturnValue:
 def _gauges(reader: Reader) -> Iterator[Any]:
     """Yield the gauges: a few figures, and the findings of each check."""
     verdict = read_verdict(reader)
-    yield _gauge("healthy", "1 if ticks come and work is claimed in time", {(): verdict.ok})
+    yield _gauge("healthy", "1 if ticks run and work is claimed in time", {(): verdict.ok})
     if verdict.age is not None:
         text = "Seconds since a tick was last seen alive"
         yield _gauge("last_tick_age_seconds", text, {(): verdict.age})
@@ -162,7 +162,7 @@ def _gauges(reader: Reader) -> Iterator[Any]:
         if finding.since is not None:
             age = seconds_since(finding.since, reader.now)
             ages[finding.id,] = max(age, ages.get((finding.id,), 0.0))
-    yield _gauge("findings", "Problems that a check of the verdict has found", numbers, "id")
+    yield _gauge("findings", "Problems that a check has found", numbers, "id")
     text = "Seconds since the oldest problem of a check began"
     yield _gauge("finding_age_seconds", text, ages, "id")
     # This is a gauge, since ticks are kept for only a day, so the sum can fall.

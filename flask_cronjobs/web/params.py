@@ -115,7 +115,7 @@ def text(args: Mapping[str, str], name: str, empty: str | None = None) -> str | 
     if not value.strip():
         return empty
     if len(value) > MAX_TEXT or "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
-        raise BadQuery(f"{name} must be a text of at most {MAX_TEXT} characters.")
+        raise BadQuery(f"{name} must be valid text of at most {MAX_TEXT} characters.")
     return value
 
 
@@ -153,7 +153,7 @@ def _time(args: Mapping[str, str], name: str) -> datetime | None:
     value = text(args, name)
     moment = None if value is None else parse_time(value)
     if value is not None and not is_moment(moment):
-        raise BadQuery(f"{name} must be a time with its zone, such as 2026-11-20T06:00Z.")
+        raise BadQuery(f"{name} must be a time with a time zone, such as 2026-11-20T06:00Z.")
     return moment
 
 

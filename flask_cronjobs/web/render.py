@@ -234,7 +234,7 @@ def _csrf() -> str | None:
     try:
         return str(make()) if callable(make) else None
     except Exception:  # The pages are still shown; only their forms are refused.
-        logger.exception("The app's csrf_token() raised, so the forms of the job pages have none")
+        logger.exception("The app's csrf_token() raised, so forms of the job pages have no token")
         return None
 
 

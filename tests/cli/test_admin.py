@@ -87,7 +87,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("retry", "Give ids, or a filter such as --task NAME."),
         ("cancel 1 --task x", "Give ids or a filter, not both."),
         ("list --status late", "'late' is not one of"),
-        ("list --older-than soon", "'soon' is not an age."),
+        ("list --older-than soon", "'soon' is not a duration."),
         ("list --limit 0", "0 is not in the range"),
         ("list --error=", "it is empty, and would match every run"),
         ("cancel --yes --error=", "it is empty, and would match every run"),
@@ -105,7 +105,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("batches b --retry --cancel", "Give only one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
         *(
-            (f"retry {which} --payload {{}}", "--payload is for one run. Give one ID.")
+            (f"retry {which} --payload {{}}", "--payload changes one run. Give exactly one ID")
             for which in ("", "1 2", "--task send", "1 --task send")
         ),
     ):

@@ -22,11 +22,11 @@ def test_empty_list_says_so(admin: Admin) -> None:
         ("definitions", "No definitions yet: add schedule= to a task; the next tick records it."),
         ("effects", "No effect is being done or in doubt."),
         ("effects --all", "No effects."),
-        ("batches", "No batch is unfinished. See also --all."),
+        ("batches", "No unfinished batches. To list all: --all."),
         ("batches --all", "No batches."),
         ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
         ("ticks --before 1", "There are no older ticks."),
-        ("operations", "No operation is recorded."),
+        ("operations", "No operations have been recorded."),
         ("queues", "No task is declared, and nothing waits."),
     ):
         assert admin.ok(*args.split()) == f"{message}\n"
@@ -98,13 +98,13 @@ def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
     rows.definition("daily")
     assert "resume daily" in admin.ok("pause", "daily")
     admin.ok("pause", "--queue", "mail")
-    assert "mail is paused already" in admin.ok("pause", "--queue", "mail")
+    assert "mail is already paused" in admin.ok("pause", "--queue", "mail")
     assert "paused" in admin.ok("definitions")
     assert admin.ok("resume", "daily") == "Resumed daily.\n"
     assert admin.ok("resume", "daily") == "Not paused: daily.\n"
     assert admin.ok("resume", "--task", "snd") == "Not paused: the task snd.\n"
     output = admin.ok("pause", "--queue", "defaults")
-    assert "No task of this app's code has the queue defaults. Did you mean 'default'?" in output
+    assert "No task in this app's code uses the queue defaults. Did you mean 'default'?" in output
     admin.refused("pause", "dayly")
     admin.refused("pause", code=2)
     admin.refused("pause", "daily", "--queue", "mail", code=2)
@@ -162,9 +162,9 @@ def test_batch_is_listed_and_shown(admin: Admin, batch: str) -> None:
 
 def test_batch_is_closed_cancelled_and_retried(admin: Admin, batch: str) -> None:
     assert "Closed b." in admin.ok("batches", batch, "--close")
-    assert "closed already" in admin.ok("batches", batch, "--close")
+    assert "already closed" in admin.ok("batches", batch, "--close")
     assert f"2 runs of {batch} are cancelled.\n" in admin.ok("batches", batch, "--cancel")
-    assert "No batch is unfinished" in admin.ok("batches")
+    assert "No unfinished batches" in admin.ok("batches")
     assert "finished" in admin.ok("batches", "--all")
     assert f"1 run of {batch} is queued again.\n" in admin.ok("batches", batch, "--retry")
 
@@ -233,6 +233,6 @@ def test_queues_say_who_serves_them(admin: Admin, jobs: CronJobs, rows: Rows) ->
     rows.run(age=70, queue="slow")
     _, mail, slow = (line.split() for line in admin.ok("queues").splitlines())
     assert mail == ["mail", "0", "0", "-", "web-1"]
-    assert slow == ["slow", "1", "1", "1", "min", "ago", "nobody"]
+    assert slow == ["slow", "1", "1", "1", "min", "ago", "no", "host"]
     (queue,) = admin.data("queues")["queues"][1:]
     assert (queue["name"], queue["due"]["value"], queue["hosts"]) == ("slow", 1, [])

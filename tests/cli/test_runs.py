@@ -76,9 +76,7 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     again = shlex.join(("flask", "jobs", "admin", *args, "--wide", "--limit", "1", "--before"))
     older = next(line for line in out.splitlines() if "Older" in line)
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(shlex.split(older)[1:])
-    assert (
-        "Searched the ids and idempotency keys of all runs, and labels and tasks back to run" in out
-    )
+    assert "Searched all runs by id and idempotency key, and by label and task back to run" in out
     assert [run["id"] for run in admin.data(*args)["runs"]] == [queued, dead]
     times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
     assert len(admin.data("list", *times)["runs"]) == 3
@@ -106,7 +104,7 @@ def test_filter_by_an_unknown_name_suggests_one(admin: Admin, rows: Rows, verb: 
     sentence = " There is no definition 'nigtly'. Did you mean 'nightly'?\n"
     assert admin.ok(verb, "--definition", "nigtly").endswith(f"runs match.{sentence}")
     assert "There is no definition" not in admin.ok(verb, "--definition", "nightly")
-    assert "has the queue default2. Did you mean 'default'?" in admin.ok(
+    assert "uses the queue default2. Did you mean 'default'?" in admin.ok(
         verb, "--queue", "default2"
     )
     hint = f"task: flask jobs admin {verb} --task export"
@@ -154,7 +152,7 @@ def test_retry_cancel_and_discard_by_id(admin: Admin, rows: Rows) -> None:
     assert (rows.get(queued).last_error or "").endswith("(shell)")
     output = admin.refused("discard", given_up, dead)
     assert f"Run {given_up} of send: discarded." in output
-    assert f"Run {dead} is not dead. To stop it: flask jobs admin cancel" in output
+    assert f"Run {dead} is not dead. To stop it: flask jobs admin cancel {dead}" in output
     assert rows.get(given_up).status == "cancelled"
 
 
@@ -182,7 +180,8 @@ def test_bulk_shows_counts_and_asks_first(
 def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, rows: Rows) -> None:
     rows.run("failed", age=3600, queue="quick")
     rows.run("succeeded")
-    nothing = "No dead runs match. For others, add --status: cancelled, failed.\n"
+    others = "To include others, add --status with one of: cancelled, failed."
+    nothing = f"No dead runs match. {others}\n"
     assert admin.ok("retry", "--task", "send") == nothing
     assert admin.ok("retry", "--task", "send", "--status", "dead") == "No dead runs match.\n"
     assert admin.ok("discard", "--task", "send") == "No dead runs match.\n"
@@ -255,7 +254,7 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
     output = admin.ok("run", "export", "--key", "k")
     assert output == "Queued run 1 of export. The next tick runs it.\n"
     again = admin.ok("run", "export", "--key", "k")
-    assert again == "Queued nothing: run 1 of export has the key already.\n"
+    assert again == "Queued nothing: run 1 of export already has the key.\n"
     assert admin.data("run", "export", "--key", "k") == {"id": 1, "is_new": False}
     assert "held by run 1 of the task export" in admin.refused("run", "other", "--key", "k")
     (run,) = stored()
@@ -266,7 +265,7 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
     ("args", "code", "said"),
     [
         *(
-            (["--at", time], 2, f"{time!r} is not a time with its zone. Write 2026-11-20T06:00Z")
+            (["--at", time], 2, f"{time!r} is not a time with a time zone. Write 2026-11-20T06:00Z")
             for time in (
                 "2030-01-01T07:00",
                 "tomorrow",
@@ -276,7 +275,7 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
             )
         ),
         (["--at", "2030-01-01T07:00Z", "--delay", "1m"], 2, "Give --at or --delay, not both."),
-        (["--delay", "soon"], 2, "is not an age"),
+        (["--delay", "soon"], 2, "is not a duration"),
         (["--queue", ""], 1, "queue is ''"),
     ],
 )

@@ -290,6 +290,9 @@ def test_a_queue_that_no_task_has_is_told_with_a_suggestion(
         assert result.exit_code == 0
         assert ("succeeded" in result.output) == (queues == ["vip"])
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("No task of this app's code has the queue 'defaults'. Did you mean ")
+    assert line.startswith("No task in this app's code uses the queue 'defaults'. Did you mean ")
     assert "'default'?" in line
-    assert "Only runs that were enqueued with using(queue='defaults') are claimed." in line
+    assert (
+        "Of that queue, only runs that were enqueued with using(queue='defaults') are claimed."
+        in line
+    )

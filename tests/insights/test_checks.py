@@ -102,7 +102,7 @@ ORDER = "run 2 waits in strict order behind run 1, whose task 'gone' this app's 
 SHARE = "runs of 'send' have waited for a share of their concurrency key for 2 d"
 CODE = "runs of 'gone' have waited for 2 d: this app's code does not declare that task"
 AGAIN = "run 1 of 'send' was due 2 d ago and has been snoozed 5,000 times"
-OPEN = 'the batch "it\'s" was opened 2 d ago and not closed'
+OPEN = 'the batch "it\'s" was opened 2 d ago and has not been closed'
 CASES = [
     Case("undeclared-order", head_without_code, HOUR, 300, ORDER, "jobs admin cancel 1"),
     Case("undeclared-order", rated_head_without_code, HOUR, 300, ORDER, "jobs admin cancel 1"),

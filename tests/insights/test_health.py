@@ -163,7 +163,7 @@ class TestTicksThatFail:
             jobs.tick()
         verdict = read_verdict(state_of(app))
         assert verdict.word == "late"
-        assert "ticks begin, but fail" in verdict.sentence
+        assert "ticks start, but fail" in verdict.sentence
         finding = findings(state_of(app))["ticks"]
         assert (finding.level, "by hand" in finding.todo) == ("error", True)
 
@@ -171,7 +171,7 @@ class TestTicksThatFail:
         rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
         verdict = read_verdict(state)
         assert verdict.word == "never"
-        assert verdict.sentence == "Ticks begin, but none has done its work yet"
+        assert verdict.sentence == "Ticks start, but none has done its work yet"
 
     def test_tick_that_is_at_work_for_long_is_well(self, state: State, rows: Rows) -> None:
         rows.tick(started_at=ago(HOUR), seen_at=ago(20), finished_at=None)

@@ -211,7 +211,7 @@ def test_bulk_action_that_was_stopped_says_how_far_it_came(
 
     with pytest.raises(SystemExit):
         RETRY.many(state, ids, "ada", stop)
-    assert progress == ["2 of 5, at work", "4 of 5, at work"]
+    assert progress == ["2 of 5, running", "4 of 5, running"]
     assert caplog.messages[-1].endswith("by ada: 4 runs")
     sql(state, f"UPDATE job_operations SET seen_at = '{ago(61):%Y-%m-%d %H:%M:%S.%f%z}'")
     (operation,) = operations(state)
@@ -232,7 +232,7 @@ def test_prune_that_was_stopped_says_how_far_it_came(
         prune_all(state, actor="ada", progress=stop)
     (operation,) = operations(state)
     assert (operation.what, operation.target, operation.actor) == ("pruned", "5 runs", "ada")
-    assert operation.progress == "2 of 5, at work"
+    assert operation.progress == "2 of 5, running"
 
 
 def test_run_says_who_touched_it(state: State, rows: Rows) -> None:

@@ -66,9 +66,9 @@ def test_of_many_queues_those_that_need_attention_are_shown(
 @pytest.mark.parametrize(
     ("values", "service"),
     [
-        ([], "nobody"),
+        ([], "no host"),
         ([{"host": "web-1"}, {"host": "web-2", "queues": ["mail"]}], "web-1, web-2"),
-        ([{"host": "web-2", "queues": ["slow"]}], "nobody"),
+        ([{"host": "web-2", "queues": ["slow"]}], "no host"),
         ([{"host": f"web-{number}"} for number in range(5)], "web-0, web-1, web-2 and 2 more"),
     ],
 )

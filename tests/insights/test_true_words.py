@@ -104,7 +104,10 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
         lambda rows: rows.run(job_type="it", age=2 * HOUR, rate_key="r", gate="rate"),
         *("overdue", "work has been waiting for 2 h"),
     ),
-    "batch": (_batch, "open-batch", "the batch 'weekly' was opened 2 d ago and not closed"),
+    "batch": (
+        *(_batch, "open-batch"),
+        "the batch 'weekly' was opened 2 d ago and has not been closed",
+    ),
     "effect": (
         lambda rows: rows.effect("mail", state="in_doubt"),
         *("effects-in-doubt", "1 effect is in doubt"),

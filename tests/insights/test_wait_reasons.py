@@ -98,7 +98,7 @@ def test_a_pause_comes_before_what_the_clock_says(rows: Rows, state: State, jobs
     waits = list_runs(state).waits[run_id]
     assert [wait.kind for wait in waits] == ["paused", "later"]
     assert waits[0].short == "task paused"
-    assert waits[0].what.startswith("until the task send is resumed: Python paused it ")
+    assert waits[0].what.startswith("until the task send is resumed, which was paused by Python ")
 
 
 @pytest.mark.parametrize(

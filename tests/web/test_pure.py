@@ -76,7 +76,7 @@ def test_the_chart_fits_its_box_and_shows_the_seldom() -> None:
 
 @pytest.mark.parametrize("value", ["a\0", "\ud800", "x" * 501])
 def test_a_text_that_no_database_takes_is_refused(value: str) -> None:
-    with pytest.raises(BadQuery, match="task must be a text"):
+    with pytest.raises(BadQuery, match="task must be valid text"):
         text({"task": value}, "task")
 
 

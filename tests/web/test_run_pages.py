@@ -134,8 +134,8 @@ def test_a_batch_stands_above_its_runs(pages: Pages) -> None:
         assert answer.location.startswith("/jobs/runs?batch=weekly")
         assert pages.said(answer) == flash
     pages.insert(JobBatch(key="open"))
-    pages.shows("runs?batch=open", "it can still be filled", ">Close<")
-    for flash in ("open is closed.", "open was closed already."):
+    pages.shows("runs?batch=open", "more runs can still join it", ">Close<")
+    for flash in ("open is closed.", "open was already closed."):
         assert flash in pages.get(pages.post("/jobs/batches/close", key="open").location).text
     pages.shows("runs?batch=nothing", "There is no batch with the key nothing")
 
@@ -325,12 +325,12 @@ def test_a_run_shows_its_attempts_with_stacks_and_outputs(pages: Pages, failed: 
     page = pages.shows(
         f"runs/{failed}",
         *("web-1:7", "&#34;user&#34;: 1", "***", "r3sult", "after attempt 2 of 2", "no 1"),
-        *("hello &lt;b&gt;\ufffd[31m", f'href="/jobs/runs/{failed}?frames=1">With the frames'),
+        *("hello &lt;b&gt;\ufffd[31m", f'href="/jobs/runs/{failed}?frames=1">Show the frames'),
         hides=["web-1:7:ab", "s3cr3t", "runner.py"],
     )
     assert page.index("Attempt 2 failed") < page.index("Attempt 1 failed")
     assert page.count("flask_cronjobs_tasks.py") == 2
-    without = f'href="/jobs/runs/{failed}">Without the frames'
+    without = f'href="/jobs/runs/{failed}">Hide the frames'
     pages.shows(f"runs/{failed}?frames=1", "runner.py", without)
     pages.hide_payloads()
     hides = ["hello", "flask_cronjobs_tasks.py", "&#34;user", "r3sult"]
@@ -400,9 +400,9 @@ def test_picked_runs_are_changed_and_no_others(pages: Pages) -> None:
 def test_nothing_picked_is_not_all(pages: Pages) -> None:
     dead = pages.add("dead")
     answer = pages.get("/jobs/runs/bulk?do=retry&status=dead&picked=1")
-    assert pages.said(answer) == "No run is picked."
+    assert pages.said(answer) == "No run is selected. Select one or more, then repeat the action."
     acted = pages.post("/jobs/runs/bulk/act", do="retry", status="dead", picked="1")
-    assert pages.said(acted) == "No run is picked."
+    assert pages.said(acted) == "No run is selected. Select one or more, then repeat the action."
     assert pages.status(dead) == "dead"
     assert pages.get("/jobs/runs/bulk?do=retry&picked=1&id=x").status_code == 400
 
