@@ -97,7 +97,7 @@ def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
 
 @contextmanager
 def _explained() -> Generator[None, None, None]:
-    """Turn an error about unexpected arguments of a handler into an error of the command."""
+    """Turn a handler's error about unexpected arguments into an error of the command."""
     try:
         yield
     except TypeError as error:
@@ -143,7 +143,7 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
 
 
 def _print_preview(ids: Sequence[int]) -> None:
-    """Print the first runs that are about to be changed, and their numbers by error."""
+    """Print the first runs that are about to be changed, and how many have each error."""
     summary = preview(state_of(), ids)
     labels = any(row.label for row in summary.first)
     first = [

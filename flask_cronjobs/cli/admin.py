@@ -81,7 +81,7 @@ def _print(overview: Overview) -> None:
 
 
 def _print_verdict(overview: Overview) -> None:
-    """Print the verdict in the color of the page, and the findings."""
+    """Print the verdict, in the color that the page gives it, and the findings."""
     verdict = overview.verdict
     word = "warn" if verdict.tone == "warn" else verdict.word
     click.echo(f"{paint(word, word.upper())}  {verdict.headline}")

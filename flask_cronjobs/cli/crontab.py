@@ -116,7 +116,7 @@ WantedBy=timers.target
 
 
 def _default_log(app: Flask) -> Path:
-    """Return a log in an existing folder, since no tick starts if the shell cannot open it."""
+    """Return a log in an existing folder. If the shell cannot open it, no tick starts."""
     log = Path(app.instance_path, "cronjobs.log")
     return log if _is_writable(log) else Path.cwd() / log.name
 

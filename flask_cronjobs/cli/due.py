@@ -32,7 +32,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
 
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
-    """Print what will be due next, or the number of due runs that an idle tick has left."""
+    """Print what will be due next, or how many due runs an idle tick has not run."""
     with reading(state) as reader:
         number, following = due(reader, queues).runs, _following(reader)
     if number:

@@ -16,7 +16,7 @@ from flask.cli import AppGroup, FlaskGroup
 from ..errors import CronJobsError
 from ..text import clean, one_line, similar_names
 
-#: The errors of a stream that cannot be written to: of a full disk, or a closed terminal.
+#: The errors of writing to a full disk or to a closed terminal.
 _TAKES_NO_MORE = (errno.ENOSPC, errno.EFBIG, errno.EIO)
 #: The settings of a group and of all its commands.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
@@ -28,16 +28,16 @@ def examples(*commands: str) -> str:
 
 
 def ready_streams() -> None:
-    """Reopen a stream that the caller closed, as by ``>&-``, and let each accept any character.
+    """Reopen a stream that the caller closed, as with ``>&-``; let both accept any character.
 
-    The streams are line-buffered, so that handlers' output is in order with our own lines.
+    The streams are line-buffered, so that handlers' output and our own lines stay in order.
     """
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            # Only if necessary: it asks for the position in the file, which may be a pipe by now.
+            # Only if necessary: this reads the position in the file, which may be a pipe by now.
             if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)

@@ -26,7 +26,7 @@ from .terminal import paint
 WIDTH = 80
 #: The space between two columns of a table.
 _GAP = "  "
-#: Fewest characters to which a column is cut.
+#: The least width to which a column is cut, in characters.
 _LEAST_WIDTH = 6
 
 
@@ -207,7 +207,7 @@ def _next(page: Page[Any]) -> str:
 
 
 def _behind() -> str:
-    """Return the option of this command that takes the end of the page before."""
+    """Return the option of this command that continues after a page: ``after`` or ``before``."""
     return "after" if "after" in click.get_current_context().params else "before"
 
 
@@ -262,9 +262,9 @@ def look_at_list(
 ) -> Callable[[Function], click.Command]:
     """Return a decorator for a list, whose function returns the result of `listing`.
 
-    :param limit: the number of rows without ``--limit``; 0 for a list that prints all rows and
-        lacks the option.
-    :param by: the value that ends a page: an ``ID`` for ``--before``, or another for ``--after``.
+    :param limit: the default of ``--limit``; 0 for a list that always prints all rows.
+    :param by: what the next page begins after: ``ID`` for ``--before``, another name for
+        ``--after``.
     """
     options = [*(paging(limit, by) if limit else ()), JSON_FLAG, WIDE]
     return admin_command("Look", options, name, *calls)

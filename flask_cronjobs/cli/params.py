@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def age(value: object) -> float:
-    """Parse an age such as ``90s``, ``30m``, ``2h``, ``1d`` or ``2w``; return seconds.
+    """Parse an age or a duration such as ``90s``, ``30m``, ``2h``, ``1d`` or ``2w``, in seconds.
 
     A bare number is a number of seconds.
     """
@@ -33,7 +33,7 @@ def age(value: object) -> float:
 
 
 def time_in_zone(value: object) -> datetime:
-    """Parse a time with its zone, such as ``2026-11-20T06:00Z``."""
+    """Parse a time with a time zone, such as ``2026-11-20T06:00Z``."""
     moment = parse_time(str(value))
     if not is_moment(moment):
         raise click.BadParameter(
@@ -151,7 +151,7 @@ def paging(limit: int, by: str) -> Iterator[click.Option]:
 
 
 def actor() -> str:
-    """Return the user who runs the command, for the log."""
+    """Return the name of the user who runs the command, for the log."""
     try:
         return f"{getpass.getuser()} (shell)"
     except (KeyError, OSError):

@@ -47,7 +47,7 @@ from .terminal import paint
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Seconds between two checks of the run.
 POLL_SECONDS = 1.0
-#: The exit status for each outcome, and for a run that has not ended in time, as of ``timeout``.
+#: The exit status for each outcome, and that of the command ``timeout`` if a run takes too long.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
 #: Seconds that the search for a page may take.

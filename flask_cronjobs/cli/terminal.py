@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 else:
     TextHandler = logging.StreamHandler  # Python 3.10 cannot subscript it.
 
-#: Bytes that are written at once, which a pipe that is ready always accepts.
+#: The number of bytes to write at once. A pipe that is ready accepts that many.
 BYTES_AT_ONCE: int = getattr(select, "PIPE_BUF", 512)
 #: Seconds that a warning waits until it can be written.
 WARN_SECONDS = 0.2
 
 
 def write(stream: TextIO, text: str, within: float) -> bool:
-    """Write *text* to *stream* until the reader is stuck; return whether all of it was written.
+    """Write *text* to *stream*, unless its reader is stuck; return whether all of it was written.
 
-    It writes directly to the stream's file. A thread that is stuck in a buffered write would hold
+    This writes directly to the stream's file. A thread that is stuck in a buffered write would hold
     the buffer's lock, which would block handlers that print and the end of the process.
 
     :param within: the seconds to wait for the reader before each part.
@@ -43,7 +43,7 @@ def write(stream: TextIO, text: str, within: float) -> bool:
 
 
 def is_read(stream: TextIO, within: float) -> bool:
-    """Return whether a stream can be written to now, or will be within some seconds."""
+    """Return whether *stream* can be written to, or will be within *within* seconds."""
     number = file_number(stream)
     try:
         return number is None or bool(select.select([], [number], [], within)[1])

@@ -1,6 +1,6 @@
-"""Count the waiting and due runs by task and queue, at a cost that a backlog does not raise.
+"""Count the waiting and due runs by task and queue, at a cost that does not grow with them.
 
-`wait_reasons` says why one run waits, `checks` finds runs that may wait for ever, and
+`wait_reasons` says why one run waits, `checks` finds runs that may wait forever, and
 `schedule_needs` finds the definitions that need attention.
 """
 
@@ -50,8 +50,8 @@ from .reader import (
     steps,
 )
 
-#: Most groups of task, queue and priority that are read one by one. With more, reading all runs is
-#: faster.
+#: Most groups of task, queue and priority that are read one by one. If there are more, reading all
+#: runs is faster.
 MOST_STEPS = 1_000
 #: Most groups of runs waiting for their rate that are read.
 _MOST_RATED = 1_000
@@ -131,7 +131,7 @@ COUNTED = 10_000
 
 
 def overdue(reader: Reader) -> list[Query]:
-    """Return statements for our runnable runs that were due `CRONJOBS_HEALTH_OVERDUE` ago.
+    """Return statements for our runnable runs that have been due for `CRONJOBS_HEALTH_OVERDUE`.
 
     1. Runs that are ready, unless their concurrency key is at its limit.
     2. If runs wait for their rate, those whose rate has had a free start for that long.
@@ -200,12 +200,12 @@ _TAKEN_SHARES = """
     WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
 """
 _TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken")
-#: SQL for: a run's concurrency key has a free share. It has no join, since the conditions of the
-#: partial indexes beside it name columns without their table.
+#: The condition that a run's concurrency key has a free share. It has no join, since it is used
+#: together with conditions of partial indexes, which name columns without their table.
 _HAS_SHARE = """
     COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
 """
-#: A run has a free share or needs none.
+#: The condition that a run can get a share of its key, or needs none.
 _NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
 
 
@@ -316,14 +316,14 @@ class Due(NamedTuple):
 
 
 class Next(NamedTuple):
-    """The definition's slot or task's run that is due next, with its time."""
+    """What is due next: the slot of a definition, or the run of a task."""
 
     at: datetime
     name: str
 
 
 def due(source: Source, queues: tuple[str, ...] = ()) -> Due:
-    """Return the slots that are due now, and the number of due runs in *queues*, or in all."""
+    """Return the slots that are due now, and the number of due runs in *queues* (default: all)."""
     slot = DEFINITIONS.c.next_run_at
     with reading(source) as reader:
         slots = select(DEFINITIONS.c.name, slot.label("at"))

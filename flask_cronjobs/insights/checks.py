@@ -206,15 +206,15 @@ def _filled_button(button: Button, values: Seen) -> Button:
     return Button(button.label, _filled(button.target, values), filled)
 
 
-#: The time that work may wait where the wait may be intended.
+#: How long work may wait if the wait may be intended.
 _A_DAY = timedelta(days=1)
-#: The time that pruning may be behind, since only one tick in twenty prunes.
+#: How far pruning may be behind, since only one tick in twenty prunes.
 _UNPRUNED = timedelta(hours=1)
 #: Number of latest ticks that are searched for the one that was seen alive last.
 _RECENT_TICKS = 100
 #: Seconds that a time in a row may be ahead of the clock.
 AHEAD = 60.0
-#: Most first runs of strict orders that are read.
+#: Most runs that are first in their strict order and are read.
 _HEADS = 1_000
 #: The id of the check of the webhook, which is not sent to the webhook itself.
 WEBHOOK = "webhook"
@@ -226,7 +226,7 @@ CHECK_IMPORT = "Check that the FLASK_APP in the crontab imports the module that 
 def last_tick(reader: Reader) -> Row[Any]:
     """Return the working tick seen last, or NULLs, and whether a tick has failed since."""
     works, c = did_its_work(reader.dialect), TICKS.c
-    # A tick from the future began while the database's clock was ahead.
+    # Leave out ticks that began while the database's clock was ahead.
     is_past = c.started_at <= literal_column(reader.dialect.now)
     latest = select(TICKS).where(works, is_past).order_by(c.started_at.desc())
     recent = latest.limit(_RECENT_TICKS).subquery()
@@ -455,7 +455,7 @@ def _unpruned(reader: Reader, before: datetime) -> Iterator[Seen]:
 
 
 def seconds_behind(source: Reader | Bookkeeping, settings: Settings) -> float:
-    """Return by how many seconds the most overdue row of the pruned kinds is past its retention."""
+    """Return how many seconds the most overdue prunable row is past its retention."""
     ages = {"retention": settings.retention, "retention_dead": settings.retention_dead}
     first = {"place": source.dialect.earliest, "chunk": DELETED_AT_ONCE}
     (row,) = source.rows(text(behind(source.dialect)), {**ages, **first})

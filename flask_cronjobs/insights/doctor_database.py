@@ -34,7 +34,7 @@ _PACKAGES = (
     "psycopg2",
     "psycopg2-binary",
 )
-#: The fault of a wrong index, by whether it must be unique.
+#: What is wrong with an index, by whether it must be unique.
 _WRONG = {
     True: "not unique, but must be: runs may be duplicated",
     False: "unique, but must not be: rows are refused",

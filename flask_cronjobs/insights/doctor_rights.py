@@ -47,7 +47,7 @@ def rights(reader: Reader) -> Iterator[Finding]:
     findings = [_finding(first_line(cause), what_to_do(cause, engine)) for cause in causes]
     if not reader.dialect.one_writer:
         findings += _hidden(reader)
-    yield from dict.fromkeys(findings)  # A read-only file gives one error for all tables.
+    yield from dict.fromkeys(findings)  # A read-only file gives the same error for all tables.
     if not findings:
         yield Finding("rights", "ok", "jobs may read and write each of their tables")
 

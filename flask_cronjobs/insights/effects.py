@@ -107,6 +107,6 @@ def _shown(rows: Rows) -> list[Effect]:
 
 
 def in_doubt(d: Dialect) -> Query:
-    """Return a SELECT of the effects in doubt: when each was begun, as ``at``."""
+    """Return a SELECT of the start times, as ``at``, of the effects in doubt."""
     begun = EFFECTS.c.created_at.label("at")
     return select(begun).where(text(OPEN_EFFECT), text(is_in_doubt(d)))

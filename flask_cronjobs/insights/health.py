@@ -1,4 +1,4 @@
-"""The verdict: whether ticks come and work is claimed in time, and what needs attention."""
+"""The verdict: whether ticks run and work is claimed in time, and what needs attention."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .backlog import oldest_due
 from .checks import Finding, findings, last_tick
 from .reader import RUNS, Reader, Source, capped, count_of, reading
 
-#: ``never``: no tick has come yet. ``late``: the last tick is too long ago. ``overdue``: ticks
-#: come, but a runnable run or a slot has waited too long.
+#: ``never``: no tick has run yet. ``late``: the last tick was too long ago. ``overdue``: ticks run,
+#: but a runnable run or a slot has waited too long.
 HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
 #: The color of the verdict: ``bad`` if it is not ok, ``warn`` if something needs attention.
 VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
@@ -24,7 +24,7 @@ VerdictTone: TypeAlias = Literal["good", "warn", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether ticks come and work is claimed in time.
+    """Whether ticks run and work is claimed in time.
 
     :ivar word: the health status.
     :ivar sentence: the status for people, such as ``Last tick 12 s ago from web-1``.
@@ -64,7 +64,7 @@ class Verdict:
 
 
 def read_verdict(source: Source, *, only_errors: bool = False) -> Verdict:
-    """Return whether ticks come and runnable work is claimed in time.
+    """Return whether ticks run and runnable work is claimed in time.
 
     :param only_errors: run only the checks that can make it red.
     """
@@ -109,7 +109,7 @@ def _headline(number: int) -> str:
 
 
 def read_figures(reader: Reader) -> dict[str, float]:
-    """Return the metrics beside the findings, by name."""
+    """Return the metrics that are not findings, by name."""
     figures: dict[str, float] = {
         "oldest_due_seconds": seconds_between(oldest_due(reader), reader.now) or 0.0,
         "running_runs": _count(reader, RUNNING),

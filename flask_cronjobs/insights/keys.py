@@ -19,7 +19,7 @@ SHOWN = 10
 class KeyView(NamedTuple):
     """A concurrency key that may be looked up.
 
-    :ivar limit: the number of its runs that may run at once; None if none waits or runs.
+    :ivar limit: how many runs may hold it at once; None if no run holds it now.
     :ivar holders: the runs that hold it, at most ten.
     """
 

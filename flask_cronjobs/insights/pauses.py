@@ -35,13 +35,13 @@ def list_pauses(reader: Reader) -> tuple[PauseView, ...]:
 
 
 def stopping(reader: Reader, task: str, queue: str) -> tuple[PauseView, ...]:
-    """Return the pauses that hold runs of *task* in *queue* back."""
+    """Return the pauses that make runs of *task* in *queue* wait."""
     name_of = {"task": task, "queue": queue}
     return tuple(pause for pause in list_pauses(reader) if pause.name == name_of[pause.kind])
 
 
 def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
-    """Return the conditions that neither a run's task nor its queue is paused.
+    """Return the conditions for runs whose task and queue are not paused.
 
     :param c: the columns of the runs.
     """
@@ -54,7 +54,7 @@ def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 
 
 def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
-    """Return the conditions that a run is not paused, and that this app declares its task.
+    """Return the conditions for runs that are not paused, and whose task this app declares.
 
     Other runs do not count as late, since no tick of this app could start them.
 

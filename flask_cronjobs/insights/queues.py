@@ -53,7 +53,8 @@ class QueueView:
 def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
     """Return the queues of this app's tasks, of waiting runs and of pauses, ordered by name.
 
-    :param limit: the most queues to return. Paused ones come first, then those due for longest.
+    :param limit: the most queues to return. Paused queues come first, then those
+        whose oldest run has been due longest.
     """
     with reading(source) as reader:
         groups = waiting_groups(reader)
@@ -139,9 +140,9 @@ def is_unserved(reader: Reader, queue: str) -> bool:
 
 
 def unserved_since(reader: Reader, before: datetime) -> str | None:
-    """Return the queue with the oldest work due *before* a time that no host serves.
+    """Return the queue that no host serves and whose work has been due longest.
 
-    Queues with an executor and paused work are left out.
+    Only work that was due *before* a time counts. Paused work and executors' queues are left out.
     """
     executors = reader.state.settings.executors
     waiting = (

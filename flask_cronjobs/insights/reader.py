@@ -1,4 +1,4 @@
-"""Read all that a page or a command shows over one connection, at one moment."""
+"""Read everything that a page or a command shows over one connection, at one moment."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def read_once(report: Callable[[Reader], T]) -> Callable[[Source], T]:
     return read
 
 
-#: Rows that few apps have, by name. Further queries about them run only if one exists.
+#: Rows that few apps have, by name. Further queries about them run only if such rows exist.
 _RARE = {
     "shares": f"job_runs WHERE {HAS_SHARE}",
     "snoozed": f"job_runs WHERE {ODD} AND {SNOOZED}",

@@ -319,7 +319,7 @@ def _statements(
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         condition = f"{condition} AND NOT ({_wants_key('job_runs')} AND {taken})"
     find = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {condition}"
-    # The list is repeated, so that PostgreSQL finds the rows by it before it compares them.
+    # The ids are listed twice, so that PostgreSQL finds the rows by id first.
     update = f"""
         UPDATE job_runs SET {assigned(action.values(d, other_columns))}
         WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE

@@ -183,7 +183,7 @@ FILTERS = (
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """The runs to find; a None matches all runs.
+    """The runs to find. A filter that is None matches all runs.
 
     The age and the time of a run count from its end, or from its due time if it has not ended.
 
@@ -192,10 +192,10 @@ class RunFilter:
     :ivar definition: the name of the runs' definition.
     :ivar older_than: the least age in seconds.
     :ivar newer_than: the greatest age in seconds.
-    :ivar overdue: find only runnable runs that were due ``CRONJOBS_HEALTH_OVERDUE`` ago.
-    :ivar stale: find only running runs whose lease ran out.
-    :ivar since: the earliest time.
-    :ivar until: the latest time.
+    :ivar overdue: find only runnable runs that have been due for ``CRONJOBS_HEALTH_OVERDUE``.
+    :ivar stale: find only running runs whose lease has run out.
+    :ivar since: the earliest time of a run.
+    :ivar until: the latest time of a run.
     :ivar search: the exact id or idempotency key, or the beginning of the label or of the task's
         name, in upper or lower case.
     :ivar batch: the key of the runs' batch.
@@ -285,7 +285,7 @@ def statements(reader: Reader, which: RunFilter) -> list[Query]:
     wanted = ("running",) if which.stale else which.statuses or (which.status,)
     if which.waits is not None and wanted == (None,):
         wanted = ("queued",)
-    # Remove duplicates, since queued and failed runs are in the same indexes.
+    # The dict removes duplicates, since queued and failed runs are in the same indexes.
     parts = dict.fromkeys(part for status in wanted for part in parts_of(status, which))
     parts = {"": None} if "" in parts else parts  # The whole table includes the others.
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)

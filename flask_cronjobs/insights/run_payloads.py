@@ -65,7 +65,7 @@ def run_again(
     :returns: the id of the new run.
     :raises NotFound: there is no such run.
     :raises UnknownTask: this app's code does not declare its task.
-    :raises TypeError: the handler does not take the payload (any more).
+    :raises TypeError: the handler does not accept the payload, or no longer does.
     :raises PayloadError: *payload* is not plain JSON, or was copied with hidden values.
     """
     with state.bookkeeping() as books:

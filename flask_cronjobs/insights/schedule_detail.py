@@ -60,9 +60,9 @@ class DefinitionDetail:
     """A definition with its task, its missed slots and its last runs.
 
     :ivar payload: its payload, redacted by ``CRONJOBS_REDACT``.
-    :ivar task: this app's code of its task; None if the app does not declare it.
+    :ivar task: its task in this app's code; None if the app does not declare it.
     :ivar missed: the latest gaps in its slots, newest first, at most 5.
-    :ivar gaps: the number of gaps among the rows that are read.
+    :ivar gaps: the number of its gaps among the newest skipped and cancelled rows.
     :ivar runs: its last ten runs, newest first.
     :ivar now: the database's now.
     """
@@ -107,7 +107,7 @@ def find_definition(source: Source, name: str) -> DefinitionDetail | None:
 
 
 def _missed(reader: Reader, definition_id: int) -> Query:
-    """Return a SELECT of the latest gaps of a definition among what was skipped and cancelled."""
+    """Return a SELECT of the latest gaps of a definition, from the rows of `set_aside`."""
     aside = set_aside(reader)
     of_this = aside.c.definition_id == definition_id, aside.c.error_type == "Missed"
     return select(aside, NUMBER).where(*of_this).limit(GAPS)

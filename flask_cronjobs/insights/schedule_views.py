@@ -27,7 +27,7 @@ from .schedule_needs import Need, Needs, needs
 class Cell:
     """One of the last runs of a definition.
 
-    :ivar took: the seconds that its last attempt took, if it ran to an end.
+    :ivar took: the seconds that its last attempt took, if it ran to its end.
     """
 
     id: int
@@ -43,9 +43,9 @@ class DefinitionView:
 
     :ivar origin: ``code`` or ``database``.
     :ivar cells: its last ten runs, oldest first.
-    :ivar last_seconds: the seconds that the latest run took, among those that ran to an end.
+    :ivar last_seconds: the seconds that the latest of *cells* took that ran to its end.
     :ivar next_slots: the next three slots, in the definition's zone; none while it is paused. The
-        first is past if no tick has recorded it yet.
+        first is in the past if no tick has recorded it yet.
     :ivar broken: the reason why it cannot be read, if it cannot.
     :ivar orphaned: whether this app's code does not declare its task.
     :ivar undeclared: whether it came from code, but this app's code does not declare it.
@@ -83,7 +83,7 @@ class DefinitionView:
 
 #: Most runs of each definition that are shown.
 CELLS = 10
-#: Most of its next slots that are shown.
+#: Most next slots of each definition that are shown.
 NEXT = 3
 #: How far ahead a slot is searched for: the next February 29 may be 8 years away, and the next one
 #: on a Monday 40 years.

@@ -20,7 +20,8 @@ from ..text.redaction import HIDDEN, redacted, strip_credentials
 from ..types import JSON, MAX_ID
 from .reader import RUNS, Reader
 
-#: How many characters of a payload replace a missing label, and the longest payload that may.
+#: A run without a label shows up to `HEAD` characters of its payload, unless the payload has more
+#: than `LONGEST`.
 HEAD, LONGEST = 80, 4_000
 
 

@@ -15,7 +15,7 @@ from ..text.redaction import redacted
 from ..types import JSON, without_secret
 from .reader import STEPS, Reader, record
 
-#: Most steps of a run that a view has; it has the latest.
+#: Most steps of a run that are shown, from the latest on.
 SHOWN = 50
 
 
@@ -66,7 +66,7 @@ def steps_of(reader: Reader, run_id: int) -> tuple[StepView, ...]:
 
 
 def _shown(name: str, result: JSON, names: Sequence[str]) -> JSON:
-    """Return *result* redacted. A secret step name hides it all, as a secret key hides its value.
+    """Return *result* redacted. If the step's name is secret, all of the result is hidden.
 
     None stays, since it means that a wait has timed out.
     """

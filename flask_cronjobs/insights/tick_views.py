@@ -60,7 +60,7 @@ def read_activity(source: Source) -> tuple[Bucket, ...]:
 def did_its_work(d: Dialect) -> ColumnElement[Any]:
     """Return the condition that a tick recorded its slots: it finished or was seen again.
 
-    A tick that fails begins, but is neither finished nor seen again.
+    A tick that fails is neither finished nor seen again after its start.
     """
     is_seen_again = f"{d.epoch('seen_at')} > {d.epoch('started_at')} + {SEEN_AFTER_SECONDS}"
     return literal_column(f"(finished_at IS NOT NULL OR {is_seen_again})")
@@ -77,9 +77,9 @@ _GAPS = 50
 
 
 def list_gaps(source: Source) -> Page[Gap]:
-    """Return up to 50 gaps of ``CRONJOBS_HEALTH_TICK_AGE`` between ticks, newest first.
+    """Return up to 50 gaps longer than ``CRONJOBS_HEALTH_TICK_AGE``, newest first.
 
-    Only the ticks of the last day are kept.
+    A gap is a time in which no tick did its work. Only the ticks of the last day are kept.
     """
     with reading(source) as reader:
         d, age = reader.dialect, reader.state.settings.health_tick_age

@@ -1,6 +1,6 @@
 """The reasons why a run has not begun, for lists, pages and commands.
 
-`backlog` counts the waiting runs, and `checks` finds runs that may wait for ever.
+`backlog` counts the waiting runs, and `checks` finds runs that may wait forever.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Wait(NamedTuple):
 class _Waiting(NamedTuple):
     """A run that waits.
 
-    :ivar key: the row of its keys and steps; see `_of_keys`.
-    :ivar others: the runs that this row names, by id.
+    :ivar key: the row about its keys and steps; see `_of_keys`.
+    :ivar others: by id, the runs that *key* refers to.
     """
 
     reader: Reader
@@ -81,9 +81,10 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
 
 
 def _of_keys(ids: Sequence[int]) -> Any:
-    """Return the SELECT of runs, each with a holder of its key's shares and the run before it.
+    """Return a SELECT of what the runs *ids* may wait for.
 
-    Ranges make PostgreSQL follow the index of a key.
+    This is the start of their rate, their step, a run that holds a share of their key, and the run
+    before them in strict order. Ranges make PostgreSQL follow the index of a key.
     """
     c = RUNS.c
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict

@@ -111,14 +111,14 @@ def run_cancel(run_id: int) -> str:
 
 @action("run")
 def run_discard(run_id: int) -> str:
-    """Turn a dead run into a cancelled one."""
+    """Discard a dead run, which ends cancelled."""
     DISCARD.one(state_of(), run_id, actor())
     return f"Run {run_id} is discarded."
 
 
 @action("status", "name")
 def definition_run(name: str) -> Done:
-    """Queue a run of a definition, due now, or, with a payload, of a task."""
+    """Queue a run, due now, of a definition or, if a payload was sent, of a task."""
     payload = _typed_payload()
     run = queue_run(state_of(), name, payload, actor(), tasks=payload is not None)
     if run.is_new:
@@ -177,7 +177,7 @@ def _task_or_queue() -> Target:
 
 @action("status", "task", "error_type", "fingerprint")
 def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
-    """Queue again the dead runs of a task that have one error type, or that have none."""
+    """Queue the dead runs of a task with the given error type and group again."""
     alike = fingerprint if "fingerprint" in request.form else None
     group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)
@@ -218,7 +218,7 @@ def effect_redo(key: str) -> str:
 
 
 def actor() -> str:
-    """Return who acts: the app's `actor`, or else the request's address.
+    """Return the name of the user who acts: from the app's `actor`, or else the request's address.
 
     It never raises an error.
     """
@@ -247,8 +247,8 @@ def run_or_404(run_id: int) -> RunView:
 def _typed_payload() -> dict[str, object] | None:
     """Return the payload in the request's form, or None if it has none.
 
-    The field ``payload`` has the arguments that have no field of their own. An empty field means
-    that the argument is not given.
+    The field ``payload`` contains the arguments that have no field of their own. If the field of an
+    argument is empty, the argument is left out.
 
     :raises PayloadError: ``payload`` is not a JSON object, or a field cannot be read.
     """
@@ -272,7 +272,7 @@ def _typed_payload() -> dict[str, object] | None:
 
 
 def prepare(error: Exception | None = None) -> Response:
-    """Render a form for the arguments of a run of the definition or task ``name``."""
+    """Render a form for the arguments of a new run of the definition or task ``name``."""
     name = needed(request.values, "name")
     state = state_of()
     arguments = read_arguments(state, name)

@@ -1,4 +1,4 @@
-"""One action on many runs: the page that shows them and asks, and the action itself.
+"""An action on many runs: the page that shows them and asks for confirmation, and the action.
 
 The guard has already checked the right to act and the origin of the request.
 """
@@ -24,12 +24,12 @@ from .render import ACTIONS, Message, back, reader_page
 
 
 def bulk() -> ResponseReturnValue:
-    """Ask whether to change the picked runs, or all that match the URL's filter; show the runs."""
+    """Ask whether to change the selected runs, or all that match the URL's filter; show them."""
     return _to_many(request.args, _ask)
 
 
 def bulk_act() -> ResponseReturnValue:
-    """Change the picked runs, or all that match the form's filter, up to `RUNS_A_CLICK`."""
+    """Change the selected runs, or all that match the form's filter, up to `RUNS_A_CLICK`."""
     return _to_many(request.form, _change)
 
 
@@ -37,9 +37,9 @@ def _to_many(
     args: MultiDict[str, str],
     act: Callable[[Action, RunFilter, list[int] | None], Response | Message],
 ) -> ResponseReturnValue:
-    """Call *act* with the request's parameters, and return to the list with its message.
+    """Call *act*; if it returns a message, redirect to the list, which shows the message.
 
-    The parameters are an action, the list's filter and the picked ids, which are None for all runs.
+    *act* gets an action, the list's filter, and the ids of the selected runs or None for all.
     """
     name = needed(args, "do")
     if name not in ACTIONS:

@@ -73,12 +73,12 @@ def _stacked(parts: Sequence[tuple[Tone, int]], peak: int) -> Iterator[Block]:
             yield tone, round(ground, 2), round(height, 2)
 
 
-#: If no run took this many seconds, the cells do not differ in height.
+#: If no run took as long as this, in seconds, all cells have the same height.
 _LONG = 1.0
 
 
 def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
-    """Return the class for a cell's height in quarters of the longest of *runs*, if any."""
+    """Return the class for a cell's height, in quarters of the longest run; empty if it is full."""
     longest = max((run.took or 0.0 for run in runs), default=0.0)
     if took is None or longest < _LONG or took > longest * 0.75:
         return ""

@@ -171,7 +171,7 @@ def breakable(name: str) -> Markup:
 
 
 def short(name: str) -> Markup:
-    """Return *name* as `breakable` does; cut a long one in the middle, with all of it as title."""
+    """Return *name* as `breakable` does; a long name is cut in the middle, with a title in full."""
     whole = printable(name)
     if len(whole) <= _LONGEST_NAME:
         return breakable(whole)

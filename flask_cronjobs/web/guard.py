@@ -114,9 +114,9 @@ _wrong_token = Throttle()
 _SECONDS_BETWEEN_WARNINGS = 60.0
 #: Most characters of a client's text that the log repeats.
 _LONGEST_SHOWN = 200
-#: The parameters that search in texts.
+#: The parameters that start a search in texts.
 _SEARCHES = ("q", "error")
-#: The key in a request's environment that tells whether the user may read.
+#: The key in a request's environment for whether the user may read.
 _READER = "flask_cronjobs.reader"
 
 

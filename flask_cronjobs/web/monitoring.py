@@ -72,7 +72,7 @@ def tick() -> ResponseReturnValue:
     """
     state = state_of()
     extensions: dict[str, Any] = current_app.extensions
-    # A forked process needs its own: a lock that was held at the fork would stay held.
+    # A forked process needs its own lock: one that was held at the fork would stay held.
     running: threading.Lock = extensions.setdefault(
         f"cronjobs.tick:{os.getpid()}", threading.Lock()
     )
@@ -105,7 +105,7 @@ def health() -> ResponseReturnValue:
     """Return 200 ``ok``, or 503 and ``never``, ``late``, ``overdue`` or, on an error, ``down``."""
     state = state_of()
     extensions: dict[str, Any] = current_app.extensions
-    # A forked process needs its own: a lock that was held at the fork would stay held.
+    # A forked process needs its own lock: one that was held at the fork would stay held.
     look: HealthLook = extensions.setdefault(
         f"cronjobs.health:{os.getpid()}", HealthLook(lambda: _health(state))
     )
@@ -131,7 +131,7 @@ _OUTCOMES = ("succeeded", "failed", "dead", "cancelled", "skipped")
 
 
 def metrics() -> ResponseReturnValue:
-    """Return the figures of the overview, in the format that the scraper asks for."""
+    """Return the metrics, in the format that the scraper asks for."""
     try:
         from prometheus_client.exposition import choose_encoder
     except ImportError:

@@ -101,7 +101,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     return response
 
 
-#: Bytes under which a page is not worth compressing.
+#: Bytes below which a page is not worth compressing.
 _LEAST_PACKED = 1000
 
 
@@ -149,7 +149,7 @@ _KEPT = ("name", "sort", "page", "task", "batch", "key")
 
 
 def here() -> str:
-    """Return the page with the kept parameters of its URL, for the field ``back`` of forms."""
+    """Return this page, with the parameters of its URL to keep, for the field ``back`` of forms."""
     arguments = {name: request.args.get(name, "") for name in _KEPT}
     parameters = {name: value for name, value in arguments.items() if value and is_short(value)}
     endpoint = (request.endpoint or "").rpartition(".")[2]

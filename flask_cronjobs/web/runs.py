@@ -37,7 +37,7 @@ class TaskHead(NamedTuple):
     """A task, above the list of its runs.
 
     :ivar code: the task in this app's code; None if the app does not declare it.
-    :ivar has_form: whether it can be run with arguments, since no value of its payload is hidden.
+    :ivar has_form: whether the form for its arguments can be shown: no value is hidden.
     """
 
     name: str

@@ -60,7 +60,7 @@ function nameOf(element) {
   return `${element.tagName} ${element.id} ${form} ${label ?? element.textContent}`;
 }
 
-// Calls back with each element of the old page and its namesake in the fresh page.
+// Calls *act* with each element of the old page and its namesake in the fresh page.
 function pair(old, fresh, css, act) {
   const freshByName = new Map(Array.from(fresh.querySelectorAll(css), (element) => [nameOf(element), element]));
   for (const element of old.querySelectorAll(css)) {
