@@ -116,7 +116,7 @@ def batches(
     if (retry + cancel + close) > 1:
         raise click.UsageError("Give only one of --retry, --cancel and --close.")
     if not (retry or cancel or close):
-        return _list(everything, limit, before) if key is None else _found(key)
+        return _list(everything, limit, before) if key is None else _one(key)
     refuse_json()
     if key is None:
         raise click.UsageError("Give the KEY of the batch, too.")
@@ -140,7 +140,7 @@ def _list(everything: bool, limit: int, before: int | None) -> Answer:
     return listing("batches", page, headers, cells, none)
 
 
-def _found(key: str) -> Answer:
+def _one(key: str) -> Answer:
     with reading(state_of()) as reader:
         batch, now = find_batch(reader, key), reader.now
     if batch is None:

@@ -55,8 +55,8 @@ class Printer:
     def put(self, line: str) -> None:
         """Print a line, or drop it if the reader is stuck."""
         stamp = f"{time.strftime(STAMP, time.gmtime())} " if self._stamped else ""
-        lost = f"({self._dropped} unread lines were dropped)\n" if self._dropped else ""
-        if self._write(f"{lost}{stamp}{line}\n", 0.0 if self._dropped else LINE_SECONDS):
+        notice = f"({self._dropped} unread lines were dropped)\n" if self._dropped else ""
+        if self._write(f"{notice}{stamp}{line}\n", 0.0 if self._dropped else LINE_SECONDS):
             self._dropped = 0
         else:
             self._dropped += 1

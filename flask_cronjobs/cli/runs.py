@@ -223,7 +223,7 @@ def wait(run_id: int, timeout: float | None) -> None:
     the timeout, and 2 if the run does not exist or cannot be read.
     """
     try:
-        views = looks(state_of(), run_id, timeout)
+        views = poll(state_of(), run_id, timeout)
         view = next(views)
         _say_what_it_waits_for(view)
         *_, view = view, *views
@@ -246,7 +246,7 @@ def _say_what_it_waits_for(view: RunView) -> None:
         )
 
 
-def looks(state: State, run_id: int, timeout: float | None = None) -> Iterator[RunView]:
+def poll(state: State, run_id: int, timeout: float | None = None) -> Iterator[RunView]:
     """Yield the run repeatedly until it has ended or *timeout* seconds are over.
 
     :raises NotFound: there is no such run.

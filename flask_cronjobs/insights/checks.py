@@ -474,8 +474,8 @@ def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
     c = TICKS.c
     last_reported = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
     since_then = c.started_at > func.coalesce(last_reported, literal(UNREADABLE, c.started_at.type))
-    untold = select(func.min(c.started_at).label("since"), func.count().label("number"))
-    (row,) = reader.rows(untold.where(c.finished_at.is_not(None), since_then))
+    unreported = select(func.min(c.started_at).label("since"), func.count().label("number"))
+    (row,) = reader.rows(unreported.where(c.finished_at.is_not(None), since_then))
     if isinstance(row.since, datetime) and (row.number > 1 or row.since <= before):
         yield {"since": row.since}
 

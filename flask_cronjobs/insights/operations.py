@@ -115,8 +115,9 @@ def count(operation: Operation, connection: Connection, d: Dialect, number: int)
 
     Wherever the operation stops, its row says how many runs it has changed.
     """
-    moved = f"UPDATE job_operations SET done = done + :number, seen_at = {d.now} WHERE id = :id"
-    connection.execute(text(moved), {"number": number, "id": operation.id})
+    changes = f"done = done + :number, seen_at = {d.now}"
+    statement = f"UPDATE job_operations SET {changes} WHERE id = :id"
+    connection.execute(text(statement), {"number": number, "id": operation.id})
 
 
 def end(books: Bookkeeping, operation: Operation) -> int:

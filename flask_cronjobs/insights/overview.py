@@ -125,11 +125,13 @@ def dead_groups(source: Source) -> tuple[tuple[DeadGroup, ...], Count]:
 def _labels(reader: Reader) -> dict[tuple[Any, ...], list[str]]:
     """Return the distinct labels of the latest dead runs of each group, latest first."""
     dead = latest_dead()
-    of = [dead.c[name] for name in _GROUPED]
+    group_columns = [dead.c[name] for name in _GROUPED]
     latest = func.max(dead.c.finished_at)
-    at = func.row_number().over(partition_by=of, order_by=latest.desc()).label("at")
+    at = func.row_number().over(partition_by=group_columns, order_by=latest.desc()).label("at")
     group_labels = (
-        select(*of, dead.c.label, at).where(dead.c.label.is_not(None)).group_by(*of, dead.c.label)
+        select(*group_columns, dead.c.label, at)
+        .where(dead.c.label.is_not(None))
+        .group_by(*group_columns, dead.c.label)
     ).subquery()
     labels_by_group: dict[tuple[Any, ...], list[str]] = {}
     for row in reader.rows(

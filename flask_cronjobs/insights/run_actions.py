@@ -143,7 +143,7 @@ class Action:
             changes = change_runs(books, self, [run_id], operation, payload or {})
             if not changes:
                 raise self.refusal(books, run_id)
-            _tell(state, books, operation, changes)
+            _announce(state, books, operation, changes)
         return changes[0]
 
     def many(
@@ -174,7 +174,7 @@ class Action:
                 for start in range(0, len(chosen_ids), CHANGED_AT_ONCE):
                     chunk = chosen_ids[start : start + CHANGED_AT_ONCE]
                     changes = change_runs(books, self, chunk, operation, until=until)
-                    _tell(state, books, operation, changes)
+                    _announce(state, books, operation, changes)
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
@@ -331,7 +331,7 @@ def _statements(
     return text(update), text(find), batches if action.revives else None
 
 
-def _tell(
+def _announce(
     state: State, books: Bookkeeping, operation: Operation, changes: Sequence[Change]
 ) -> None:
     """Log the changes, end the batches whose last runs have ended, and send the signal."""
@@ -447,8 +447,8 @@ DISCARD = Action(
 def _key_holder(books: Bookkeeping, run_id: int) -> int | None:
     """Return the run that prevents a retry of *run_id* by holding its key; None if none does."""
     holder = _others_with_key(f"({HOLDS_KEY})")
-    wanted = f"SELECT ({holder}) AS id FROM job_runs WHERE id = :id AND {_wants_key('job_runs')}"
-    rows = books.rows(text(wanted), {"id": run_id})
+    query = f"SELECT ({holder}) AS id FROM job_runs WHERE id = :id AND {_wants_key('job_runs')}"
+    rows = books.rows(text(query), {"id": run_id})
     return rows[0].id if rows else None
 
 
@@ -463,7 +463,7 @@ def _others_with_key(condition: str) -> str:
 
 def _wants_key(run: str) -> str:
     """Return the condition that *run* has released its key, and a retry would take it back."""
-    unbegun = f"({run}.unique_while = 'waiting' AND {run}.started_at IS NULL)"
-    given_up = f"{run}.unique_while = 'pending' OR {unbegun}"
-    ended_so = f"{run}.status IN {sql_list(RETRY.allowed)}"
-    return f"({run}.finished_at IS NOT NULL AND {ended_so} AND ({given_up}))"
+    is_unbegun = f"({run}.unique_while = 'waiting' AND {run}.started_at IS NULL)"
+    has_released = f"{run}.unique_while = 'pending' OR {is_unbegun}"
+    is_retryable = f"{run}.status IN {sql_list(RETRY.allowed)}"
+    return f"({run}.finished_at IS NOT NULL AND {is_retryable} AND ({has_released}))"

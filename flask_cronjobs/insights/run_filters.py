@@ -245,8 +245,8 @@ def _word(which: Filter, value: Any) -> str:
         return name
     if which.kind == "status":
         return f"{name} {value}"
-    said = duration(value) if which.kind == "age" else strip_credentials(str(value))
-    return f"{name} {one_line(said) or 'none'}"
+    value_text = duration(value) if which.kind == "age" else strip_credentials(str(value))
+    return f"{name} {one_line(value_text) or 'none'}"
 
 
 def matching(state: State, which: RunFilter, limit: int, connection: Connection) -> list[int]:
@@ -272,8 +272,8 @@ def named_by(reader: Reader, which: RunFilter) -> list[int]:
         return []
     ids = named(reader, which.search)
     others = conditions(reader, replace(which, search=None))
-    wanted = select(RUNS.c.id).where(RUNS.c.id.in_(ids), *others)
-    matching_ids = {row.id for row in reader.rows(wanted)}
+    query = select(RUNS.c.id).where(RUNS.c.id.in_(ids), *others)
+    matching_ids = {row.id for row in reader.rows(query)}
     return [run_id for run_id in ids if run_id in matching_ids]
 
 
@@ -282,11 +282,11 @@ def statements(reader: Reader, which: RunFilter) -> list[Query]:
     also = conditions(reader, which)
     if which.overdue:
         return [part.where(*also) for part in overdue(reader)]
-    wanted = ("running",) if which.stale else which.statuses or (which.status,)
-    if which.waits is not None and wanted == (None,):
-        wanted = ("queued",)
+    statuses = ("running",) if which.stale else which.statuses or (which.status,)
+    if which.waits is not None and statuses == (None,):
+        statuses = ("queued",)
     # The dict removes duplicates, since queued and failed runs are in the same indexes.
-    parts = dict.fromkeys(part for status in wanted for part in parts_of(status, which))
+    parts = dict.fromkeys(part for status in statuses for part in parts_of(status, which))
     parts = {"": None} if "" in parts else parts  # The whole table includes the others.
     columns = select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)
     return [columns.where(*map(text, filter(None, [part])), *also) for part in parts]

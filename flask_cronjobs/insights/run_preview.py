@@ -61,6 +61,6 @@ def preview(source: Source, ids: Sequence[int]) -> Preview:
 def of_status(source: Source, ids: Sequence[int], statuses: Sequence[Status]) -> list[int]:
     """Return the *ids* of runs that have one of *statuses*, newest first."""
     with reading(source) as reader:
-        picked = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
-        wanted = picked.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
-        return [row.id for row in reader.rows(wanted)]
+        chosen = select(RUNS.c.id).where(is_one_of(reader, RUNS.c.id, ids))
+        query = chosen.where(RUNS.c.status.in_(statuses)).order_by(RUNS.c.id.desc())
+        return [row.id for row in reader.rows(query)]

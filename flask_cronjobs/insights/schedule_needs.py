@@ -113,13 +113,14 @@ def unrecorded(reader: Reader) -> list[str]:
     A tick inserts them. Names that were found in the table once are not checked again.
     """
     known_names = reader.state.known_rows
-    wanted = [name for name in reader.state.registry.declarations if name not in known_names]
-    if wanted:
-        is_wanted = DEFINITIONS.c.name.in_(select(values_of(reader, wanted).c.value))
+    declared_names = reader.state.registry.declarations
+    unknown_names = [name for name in declared_names if name not in known_names]
+    if unknown_names:
+        is_unknown = DEFINITIONS.c.name.in_(select(values_of(reader, unknown_names).c.value))
         known_names.update(
-            row.name for row in reader.rows(select(DEFINITIONS.c.name).where(is_wanted))
+            row.name for row in reader.rows(select(DEFINITIONS.c.name).where(is_unknown))
         )
-    return [name for name in wanted if name not in known_names]
+    return [name for name in unknown_names if name not in known_names]
 
 
 #: The reasons why a definition needs attention, most urgent first. ``missed``: it missed slots in

@@ -198,13 +198,13 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
         .order_by(latest.c.scheduled_for.desc())
         .limit(CELLS)
     )
-    is_wanted = DEFINITIONS.c.id.in_(ids)
+    is_listed = DEFINITIONS.c.id.in_(ids)
     if reader.dialect.arrays:
         lateral = last.lateral("last")
         return (
             select(lateral)
             .select_from(DEFINITIONS.join(lateral, true()))
-            .where(is_wanted)
+            .where(is_listed)
             .order_by(lateral.c.definition_id, lateral.c.scheduled_for.desc())
         )
     # A correlated subquery of ids uses the index even without LATERAL.
@@ -212,7 +212,7 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
     return (
         select(*(RUNS.c[name] for name in _OF_A_RUN))
         .select_from(DEFINITIONS.join(RUNS, RUNS.c.id.in_(own)))
-        .where(is_wanted)
+        .where(is_listed)
         .order_by(RUNS.c.definition_id, RUNS.c.scheduled_for.desc())
     )
 

@@ -223,14 +223,14 @@ def actor() -> str:
     It never raises an error.
     """
     state = state_of()
-    named = ""
+    name = ""
     if state.actor is not None:
         try:
-            named = str(state.app.ensure_sync(state.actor)() or "")
+            name = str(state.app.ensure_sync(state.actor)() or "")
         except Exception:
             logger.exception("actor() raised, so the log names the address instead")
     # A line break could forge a line of the log.
-    return one_line(named or f"the pages, from {request.remote_addr}")[:100]
+    return one_line(name or f"the pages, from {request.remote_addr}")[:100]
 
 
 def run_or_404(run_id: int) -> RunView:

@@ -187,7 +187,7 @@ def flowing(doc: str) -> str:
 
 def describe(run: RunView) -> str:
     """Return the state of *run* as a sentence."""
-    row, of = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
+    row, attempt = run.row, f"attempt {run.row.attempts} of {run.row.max_attempts}"
     ended = since(row.finished_at, run.now)
     match row.status:
         case "queued":
@@ -198,19 +198,19 @@ def describe(run: RunView) -> str:
         case "running" if row.is_stale(run.now):
             lost = since(row.locked_until, run.now)
             return (
-                f"Its worker {row.locked_by} was lost in {of}: the lease ran out {lost}. The "
+                f"Its worker {row.locked_by} was lost in {attempt}: the lease ran out {lost}. The "
                 "next tick reclaims the run."
             )
         case "running":
             asked = " It was asked to stop." if run.cancel_requested_at else ""
             begun = since(row.started_at, run.now)
-            return f"It is running on {row.locked_by}, {of}, started {begun}.{asked}"
+            return f"It is running on {row.locked_by}, {attempt}, started {begun}.{asked}"
         case "succeeded":
-            return f"It succeeded {ended}, in {of}."
+            return f"It succeeded {ended}, in {attempt}."
         case "failed":
-            return f"{of.capitalize()} failed, and it will be retried. {_waiting(run)}"
+            return f"{attempt.capitalize()} failed, and it will be retried. {_waiting(run)}"
         case "dead":
-            return f"It gave up {ended}, after {of}."
+            return f"It gave up {ended}, after {attempt}."
         case "cancelled":
             return f"It was cancelled {ended}."
         case "skipped":

@@ -303,8 +303,8 @@ def _check_token() -> None:
     token = state_of().settings.tick_token
     if token is not None and request.method in ("GET", "POST"):
         header = request.authorization
-        offered = header.token if header is not None and header.type == "bearer" else None
-        if hmac.compare_digest((offered or "").encode(), token.encode()):
+        bearer = header.token if header is not None and header.type == "bearer" else None
+        if hmac.compare_digest((bearer or "").encode(), token.encode()):
             return
         if _wrong_token.ready():
             _wrong_token.block_for(_SECONDS_BETWEEN_WARNINGS)

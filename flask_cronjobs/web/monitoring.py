@@ -177,6 +177,6 @@ def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> A
     from prometheus_client.core import GaugeMetricFamily
 
     gauge = GaugeMetricFamily(f"cronjobs_{name}", text, labels=labels)
-    for of, value in values.items():
-        gauge.add_metric(of, value)
+    for label_values, value in values.items():
+        gauge.add_metric(label_values, value)
     return gauge

@@ -131,14 +131,14 @@ function keepFresh(main, stamp) {
     if (answer.status === 304) return null;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (answer.redirected || !answer.ok) {
-      const said = page.querySelector("#main h1")?.textContent.trim();
-      throw new Error(answer.redirected ? "Please log in" : said || `The server answered ${answer.status}`);
+      const heading = page.querySelector("#main h1")?.textContent.trim();
+      throw new Error(answer.redirected ? "Please log in" : heading || `The server answered ${answer.status}`);
     }
     etag = answer.headers.get("ETag") ?? "";
     return page;
   }
 
-  async function renew() {
+  async function refresh() {
     asking = true;
     asked = Date.now();
     try {
@@ -161,7 +161,7 @@ function keepFresh(main, stamp) {
     beat();
   }
 
-  function tell(held) {
+  function report(held) {
     const [now, long] = [Date.now(), 8 * period()];
     const clock = (moment) => new Date(moment).toLocaleTimeString("en-GB", { timeZone: stamp.dataset.zone });
     const lost = failures > 1 || now - seen > long;
@@ -177,14 +177,14 @@ function keepFresh(main, stamp) {
 
   function beat() {
     if (!main.dataset.refresh) return;
-    if (!asking && !paused && Date.now() - asked >= period()) renew();
+    if (!asking && !paused && Date.now() - asked >= period()) refresh();
     const held = waiting !== null && isHeld(main);
     if (waiting && !paused && !held && !isAimedAt()) {
       show(main, waiting);
       waiting = null;
       shown = seen;
     }
-    tell(held);
+    report(held);
   }
 
   addPause(stamp, () => {
