@@ -1,4 +1,4 @@
-"""Benchmarks; each also runs by itself, such as ``python -m benchmarks.pages``."""
+"""Benchmarks; each can also be run alone, such as ``python -m benchmarks.pages``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from benchmarks import argument_parser
 
 
 def main() -> None:
-    """Run each in its own process; exit 1 if one of them missed its limit."""
+    """Run each benchmark in its own process; exit 1 if one of them missed its limit."""
     folder = Path(__file__).parent
     files = {path.stem: path for path in folder.glob("[a-z]*.py")}
     files |= {path.parent.name: path for path in folder.glob("[a-z]*/__main__.py")}
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _first_line(path: Path) -> str:
-    """Return what a benchmark's docstring begins with."""
+    """Return the first paragraph of a benchmark's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
 
 

@@ -13,7 +13,7 @@ COLORS = ("#1f5fa8", "#b3541e", "#2b7a3d", "#7a3b8f")
 def line_chart(title: str, x: Sequence[str], below: str, lines: Mapping[str, list[float]]) -> str:
     """Return an SVG with a line for each name in *lines*, one value above each of *x*.
 
-    :param below: what *x* is.
+    :param below: the name of *x*.
     """
     top = max(max(values) for values in lines.values()) * 1.1
     step = next(size for size in (0.25, 0.5, 1, 2, 5, 10, 20, 50, 100) if top / size <= 8)
@@ -40,7 +40,7 @@ def line_chart(title: str, x: Sequence[str], below: str, lines: Mapping[str, lis
 
 
 def _apart(heights: list[float]) -> list[float]:
-    """Return *heights* of labels, moved so that none lies over another."""
+    """Return the *heights* of labels, moved so that no label covers another."""
     moved = list(heights)
     last = -1000.0
     for place in sorted(range(len(heights)), key=heights.__getitem__):

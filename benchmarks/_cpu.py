@@ -1,4 +1,4 @@
-"""CPU time of this process and of the server, in which other work on the machine does not count."""
+"""CPU time of this process and of the server, which other work on the machine does not change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sqlalchemy import make_url
 
 
 class Clock:
-    """Tells the CPU seconds of this process, and of the processes that the server has reaped.
+    """Measures the CPU seconds of this process, and of the processes that the server has reaped.
 
-    :param url: of the database; with SQLite there is no server.
+    :param url: of the database; SQLite has no server.
     """
 
     def __init__(self, url: str) -> None:
@@ -33,7 +33,7 @@ class Clock:
 
 
 def cpu_of(pid: int) -> float:
-    """Return the CPU seconds of a process that lives, to the nanosecond."""
+    """Return the CPU seconds of a running process, to the nanosecond."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 

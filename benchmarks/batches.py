@@ -1,12 +1,12 @@
-"""Measure what a batch costs the drain of its runs, and what it takes to count a large one.
+"""Measure how much a batch slows the drain of its runs, and how long a large one takes to count.
 
     python -m benchmarks.batches [--short]
 
 Alternates rounds on each database: one tick drains no-op runs outside of batches, then as many in
-one batch, with its ``then``. What counts is CPU time, of this process and of the server with its
-backends, so that other work on the machine does not. Exits 1 if the median speed in a batch is
-below 0.9 of that without. Then a batch of a million runs (or 20,000) is filled, and its page's
-figures are read.
+one batch, with its ``then``. The CPU time of this process and of the server with its backends is
+measured, since other work on the machine does not change it. Exits 1 if the median speed in a batch
+is below 0.9 of that without. Then a batch of a million runs (or 20,000) is filled, and the figures
+of its page are read.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _App:
             self.drain(500, batched)
         ratios = []
         for number in range(rounds):
-            # Which comes first takes turns.
+            # They take turns in coming first.
             order = (False, True) if number % 2 else (True, False)
             speeds = {batched: self.drain(runs, batched) for batched in order}
             ratios.append(speeds[True] / speeds[False])

@@ -1,7 +1,7 @@
 """Measure whether 10,000 waiting runs of one concurrency key slow down other claims.
 
-The same for 10,000 keys with a strict order, each with a run at work, one that waits for its retry,
-or a dead one that stops it, and ten runs behind.
+Also measure the same beside 10,000 keys with a strict order. The first run of each is running, waits
+for its retry, or is dead, and ten more runs wait for it.
 
     python -m benchmarks.busy_key [--short]
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def measure(name: str, url: str, rounds: int) -> bool:
-    """Print the medians on one database; return whether the busy key does not slow claims."""
+    """Print the medians on one database; return whether waiting runs do not slow claims."""
     engine = create_engine(url)
     create_tables(engine)
     with Bookkeeping(engine) as books:
@@ -78,14 +78,14 @@ def measure(name: str, url: str, rounds: int) -> bool:
     engine.dispose()
     print(
         f"{name}: claim of {CLAIMED} takes {alone * 1000:.2f} ms alone, {beside * 1000:.2f} ms "
-        f"beside {BUSY:,} of a busy key: ratio {beside / alone:.2f}; to park them takes "
+        f"beside {BUSY:,} of a busy key: ratio {beside / alone:.2f}; parking them takes "
         f"{parked * 1000:.0f} ms, once"
     )
     print(
         f"{name}: {ordered * 1000:.2f} ms beside {KEYS:,} keys in strict order with {BEHIND} "
-        f"waiting each: ratio {ordered / alone:.2f}; to give a turn takes {opening * 1000:.2f} ms"
+        f"waiting each: ratio {ordered / alone:.2f}; opening the next takes {opening * 1000:.2f} ms"
     )
-    return all(each <= alone * RATIO or each - alone <= SLACK for each in (beside, ordered))
+    return all(seconds <= alone * RATIO or seconds - alone <= SLACK for seconds in (beside, ordered))
 
 
 def seconds_of_parking(books: Bookkeeping) -> float:
@@ -125,7 +125,7 @@ def insert_ordered(books: Bookkeeping) -> None:
 
 
 def median_of_openings(books: Bookkeeping, rounds: int) -> float:
-    """Return the median seconds of opening what comes next, when the first of a key has ended."""
+    """Return the median seconds of opening the next run of a key after its first has ended."""
     times: list[float] = []
     for number in range(rounds):
         of_key = f"concurrency_key = 'ordered {1 + number}'"

@@ -79,7 +79,7 @@ def main() -> None:
 
 
 class _Drain(NamedTuple):
-    """How many runs a second, and the CPU seconds of the drain."""
+    """Runs a second, and the CPU seconds of the drain."""
 
     speed: float
     cpu: float
@@ -89,7 +89,7 @@ class _Drain(NamedTuple):
 
 
 class _App:
-    """Return an app with one task that does nothing."""
+    """An app with one task that does nothing."""
 
     def __init__(self, url: str) -> None:
         self.app = Flask("benchmark")
@@ -109,7 +109,7 @@ class _App:
             return str(self.db.session.scalar(text("SHOW server_version")))
 
     def fill(self, runs: int) -> None:
-        """Empty the table, then enqueue."""
+        """Empty the table, then enqueue runs."""
         with self.app.app_context():
             self.db.session.execute(text("DELETE FROM job_runs"))
             self.noop.enqueue_many([{}] * runs)
@@ -117,7 +117,7 @@ class _App:
             self._vacuum()
 
     def _vacuum(self) -> None:
-        """Do as autovacuum does within a minute."""
+        """Vacuum, as autovacuum would within a minute."""
         if self.db.engine.dialect.name == "postgresql":
             with self.db.engine.connect() as connection:
                 raw = connection.execution_options(isolation_level="AUTOCOMMIT")

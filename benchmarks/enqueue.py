@@ -32,7 +32,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.db.create import create_tables
 from tests import postgres
 
-#: How many times as fast as the second of each pair the first must be, at the least.
+#: How many times as fast as the second way of each pair the first must be, at least.
 BOUNDS = {
     ("one", "one by psycopg in a transaction"): 0.5,
     ("many", "many by executemany"): 3.0,

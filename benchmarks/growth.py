@@ -6,13 +6,13 @@
    bytes that a finished run takes in the table and in its indexes.
 2. ``vacuum``: the index pages that a claim reads before the first run that waits, and the growth of
    the table, while runs come, end and are pruned: with PostgreSQL's settings for autovacuum and
-   with ours. Autovacuum looks each second here, not each minute, so few runs suffice.
+   with ours. Here, autovacuum runs each second instead of each minute, so few runs suffice.
 3. ``growth``: the median time of a claim of ten runs (with the record of the ten before), of an
    idle tick, of the page ``/jobs/`` and of pruning 1,000 runs, for each number of finished runs;
    and the blocks of the database that each reads, which other work on the machine does not change.
 
-Exits 1 if one of the last takes more than `BOUND` times as many blocks with the most finished runs
-as with the fewest. ``--plot FILE`` draws the last as an SVG.
+Exits 1 if an operation of ``growth`` reads more than `BOUND` times as many blocks with the most
+finished runs as with the fewest. ``--plot FILE`` draws these blocks as an SVG.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from flask_cronjobs.types import Outcome
 from tests import postgres
 
 SIZES = "10000,100000,1000000,10000000"
-#: How many times more blocks each may read with the most finished runs than with the fewest.
+#: How many times as many blocks each may read with the most finished runs as with the fewest.
 BOUND = 2.0
 TASK = "send_mail"
 PAYLOAD = '{"order": 123456, "template": "reminder"}'
@@ -77,7 +77,7 @@ SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = current_databa
 
 
 class Database:
-    """A database with the job tables, an app on it, and a connection to look at it.
+    """A database with the job tables, an app on it, and a connection to measure it.
 
     :ivar look: a connection in autocommit mode.
     """
@@ -108,7 +108,7 @@ class Database:
         return result.scalar() if result.returns_rows else None
 
     def record_and_claim(self, outcomes: list[Outcome], limit: int) -> list[Outcome]:
-        """Record *outcomes*, claim *limit* runs, and return that they will succeed."""
+        """Record *outcomes* and claim *limit* runs; return successes for the claims."""
         token = f"host:1:{next(self._tokens)}"
         request = ClaimRequest(limit=limit, token=token, tasks=(TASK,)) if limit else None
         claims = record_and_claim(self.books, outcomes, request).claims
@@ -145,7 +145,7 @@ def main() -> None:
             for name, ours in (("PostgreSQL's settings", False), ("our settings", True)):
                 vacuum(server, name, ours, history, runs)
         if options.only in (None, "growth"):
-            _restart(server, "autovacuum = off")  # It would count as reading.
+            _restart(server, "autovacuum = off")  # Its reading would be counted.
             good = growth(server, sizes, options.rounds, options.plot)
     if not good:
         sys.exit(1)
@@ -187,7 +187,7 @@ def cost_of_a_run(server: postgres.Server, runs: int) -> None:
     for batch, number in ((100, runs), (1, runs // 10)):
         with _database(server) as database:
             fill(database, 10 * runs)
-            life(database, number, batch)  # So that few pages are logged in full by the next.
+            life(database, number, batch)  # So the next call logs few pages in full.
             database.sql("VACUUM job_runs")
             wal = life(database, number, batch)
         steps = ", ".join(f"{name} {used:.0f}" for name, used in wal.items())
@@ -201,31 +201,31 @@ def cost_of_a_run(server: postgres.Server, runs: int) -> None:
         print(f"a finished run takes {table:.0f} bytes in job_runs, {total:.0f} with {indexes}")
 
 
-def life(found: Database, runs: int, batch: int) -> dict[str, float]:
+def life(database: Database, runs: int, batch: int) -> dict[str, float]:
     """Let *runs* runs go through all steps; return the bytes of WAL a run, by step."""
     batches: list[list[Outcome]] = []
 
     def claim() -> None:
-        batches.append(found.record_and_claim([], batch))
+        batches.append(database.record_and_claim([], batch))
 
     steps: dict[str, tuple[int, Callable[[], object]]] = {
-        "enqueue": (runs // batch, lambda: found.enqueue(batch)),
+        "enqueue": (runs // batch, lambda: database.enqueue(batch)),
         "claim": (runs // batch, claim),
-        "outcome": (runs // batch, lambda: found.record_and_claim(batches.pop(), 0)),
-        "prune": (max(runs // DELETED_AT_ONCE, 1), found.prune),
+        "outcome": (runs // batch, lambda: database.record_and_claim(batches.pop(), 0)),
+        "prune": (max(runs // DELETED_AT_ONCE, 1), database.prune),
     }
     wal: dict[str, float] = {}
     for name, (times, step) in steps.items():
-        before = found.sql("SELECT pg_current_wal_insert_lsn()")
+        before = database.sql("SELECT pg_current_wal_insert_lsn()")
         for _ in range(times):
             step()
         used = "SELECT pg_current_wal_insert_lsn() - CAST(:before AS pg_lsn)"
-        wal[name] = float(found.sql(used, before=before)) / runs
+        wal[name] = float(database.sql(used, before=before)) / runs
     return wal
 
 
 def vacuum(server: postgres.Server, name: str, ours: bool, history: int, runs: int) -> None:
-    """Let *runs* runs come, end and go beside *history* others; print what a claim has to read."""
+    """Enqueue, end and prune runs beside *history* others; print what a claim has to read."""
     with _database(server) as database:
         if not ours:
             database.sql(f"ALTER TABLE job_runs RESET ({', '.join(VACUUM_OFTEN)})")
@@ -286,60 +286,60 @@ def growth(server: postgres.Server, sizes: list[int], rounds: int, plot: Path | 
     return not grown
 
 
-def operations(found: Database) -> dict[str, Callable[[], object]]:
-    """Return what to measure; each leaves the next one as much to do."""
-    found.enqueue(2_000)
+def operations(database: Database) -> dict[str, Callable[[], object]]:
+    """Return the operations to measure; each leaves as much to do for the next call."""
+    database.enqueue(2_000)
     outcomes: list[Outcome] = []
-    client = found.app.test_client()
+    client = database.app.test_client()
 
     def claim() -> None:
-        outcomes[:] = found.record_and_claim(outcomes, 10)
+        outcomes[:] = database.record_and_claim(outcomes, 10)
 
     def idle_tick() -> None:
-        report = found.jobs.tick(queues=["nobody"])
+        report = database.jobs.tick(queues=["nobody"])
         assert report.attempts == 0
 
     def page() -> None:
         assert client.get("/jobs/").status_code in (200, 503)
 
     def prune() -> None:
-        assert found.prune() == DELETED_AT_ONCE
+        assert database.prune() == DELETED_AT_ONCE
 
     return {"claim": claim, "idle tick": idle_tick, "page": page, "prune": prune}
 
 
-def cost(found: Database, operation: Callable[[], object], rounds: int) -> tuple[float, float]:
+def cost(database: Database, operation: Callable[[], object], rounds: int) -> tuple[float, float]:
     """Return the median milliseconds of *operation*, and the mean blocks that it reads."""
     if operation.__name__ == "prune":
         rounds = min(rounds, 5)
     operation()
-    before, times = _blocks(found), list[float]()
+    before, times = _blocks(database), list[float]()
     for _ in range(rounds):
         started = time.perf_counter()
         operation()
         times.append((time.perf_counter() - started) * 1000)
-    return statistics.median(times), (_blocks(found) - before) / rounds
+    return statistics.median(times), (_blocks(database) - before) / rounds
 
 
-def _blocks(found: Database) -> int:
-    """Return how many blocks were read so far, once every process of the server has said so."""
+def _blocks(database: Database) -> int:
+    """Return how many blocks were read so far, after every process of the server has reported."""
     flush = text("SELECT pg_stat_force_next_flush()")
-    found.books.rows(flush)
-    found.look.execute(flush)  # Or what `fill` read may count as a part of the first operation.
-    found.db.session.execute(flush)
-    found.db.session.rollback()
+    database.books.rows(flush)
+    database.look.execute(flush)  # Otherwise reads of `fill` could count as the first operation's.
+    database.db.session.execute(flush)
+    database.db.session.rollback()
     time.sleep(0.1)
-    return int(found.sql(BLOCKS))
+    return int(database.sql(BLOCKS))
 
 
-def fill(found: Database, number: int) -> None:
-    """Add finished runs, as vacuumed and analyzed as autovacuum leaves them."""
-    first = found.sql("SELECT COALESCE(max(id), 0) + 1 FROM job_runs")
+def fill(database: Database, number: int) -> None:
+    """Add finished runs; vacuum and analyze them, as autovacuum would."""
+    first = database.sql("SELECT COALESCE(max(id), 0) + 1 FROM job_runs")
     for start in range(first, first + number, 500_000):
         last = min(start + 500_000, first + number) - 1
-        found.sql(FINISHED, first=start, last=last)
-    found.sql("VACUUM (ANALYZE, FREEZE) job_runs")
-    found.sql("CHECKPOINT")
+        database.sql(FINISHED, first=start, last=last)
+    database.sql("VACUUM (ANALYZE, FREEZE) job_runs")
+    database.sql("CHECKPOINT")
 
 
 def _do_nothing() -> None: ...

@@ -21,7 +21,7 @@ from sqlalchemy import func, select
 from benchmarks import argument_parser
 from tests import brokers, postgres
 
-#: How fast ours must be at least, as a part of plain Celery.
+#: How fast ours must be, at least, relative to plain Celery.
 BOUND = 0.5
 
 APP = """

@@ -2,20 +2,20 @@
 
     python -m benchmarks.hosts [--short] [--workers 1,2,4,8,16] [--runs N] [--rounds N]
 
-Each worker is one tick in a process of its own. Where root may do so, it has a network namespace
-and a host name of its own too, with a link to a bridge on which the server listens: as a host has.
-Else the processes share the loopback. All begin at once, after their start-up. Printed are the
+Each worker is one tick in its own process. If this is root and may do so, it also has its own
+network namespace and host name, with a link to a bridge on which the server listens, like a host.
+Otherwise the processes share the loopback. All begin at once, after their start-up. It prints the
 medians of:
 
-* runs a second, from the first run's begin to the last one's end, by the database's clock;
+* runs a second, from the first run's beginning to the last one's end, by the database's clock;
 * statements a run, of all workers together, with those that a tick sends before and after;
 * microseconds of CPU time a run, of all workers and of the server: other work on the machine does
   not change these much;
-* for how many of 1,000 looks at an active server process it waited for a lock, and for which.
+* in how many of 1,000 observations an active server process waited for a lock, and for which.
 
-Namespaces, bridge and addresses (198.18.77.0/24, set aside for benchmarks) go when it ends. Exits 1
-if two workers drain less than `TWO` times as many no-ops as one, or 16 lose much against 4.
-``--plot FILE`` draws the runs a second, compared to one worker, as an SVG.
+Namespaces, bridge and addresses (198.18.77.0/24, reserved for benchmarks) are removed at the end.
+Exits 1 if two workers drain less than `TWO` times as many no-ops as one, or if 16 drain much less
+than 4. ``--plot FILE`` draws the runs a second, compared to one worker, as an SVG.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from benchmarks._chart import line_chart
 from flask_cronjobs.db.create import create_tables
 from tests import postgres
 
-#: How much more two workers must drain than one.
+#: How many times as much as one worker two must drain.
 TWO = 1.3
-#: How much 16 workers may lose against 4, as a ratio.
+#: The least that 16 workers may drain, relative to 4.
 SIXTEEN = 0.95
 #: The parent holds this until all workers are ready.
 BARRIER = 7_213
@@ -174,7 +174,7 @@ def _is_good(noops: dict[int, Reading]) -> bool:
 
 
 def _chart(noops: dict[int, Reading], naps: dict[int, Reading]) -> str:
-    """Draw the runs a second, compared to those of the least workers."""
+    """Draw the runs a second, relative to the fewest workers."""
     few = min(noops)
     lines = {
         name: [reading.rate / readings[few].rate for reading in readings.values()]
@@ -253,7 +253,7 @@ def _wait_for(barrier: psycopg.Connection, number: int) -> None:
 
 @contextmanager
 def _looking(url: str, reading: Reading) -> Generator[None]:
-    """Read in a thread what the server's processes wait for."""
+    """Read in a thread what the server's processes are waiting for."""
     ended = threading.Event()
 
     def look() -> None:
@@ -321,7 +321,7 @@ def _name(place: int) -> str:
 
 @contextmanager
 def _hosts(server: postgres.Server, number: int) -> Iterator[Hosts]:
-    """Make namespaces for *number* hosts, where that is allowed."""
+    """Make namespaces for *number* hosts, if that is allowed."""
     if not (isinstance(server, postgres.LocalServer) and _may_make_namespaces()):
         yield Hosts()
         return

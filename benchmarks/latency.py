@@ -46,7 +46,7 @@ def noop(): pass
 
 
 def main() -> None:
-    """Measure each and print the results."""
+    """Measure each worker and print the results."""
     parser = argument_parser("latency", __doc__, "a form for CI")
     parser.add_argument("--runs", type=int, default=60, help="runs of a round")
     options = parser.parse_args()
@@ -81,10 +81,10 @@ def _measure(name: str, url: str, deaf: str, folder: str, runs: int) -> None:
         finally:
             worker.send_signal(signal.SIGTERM)
             worker.wait()
-        found = db.session.scalars(select(JobRun)).all()
+        rows = db.session.scalars(select(JobRun)).all()
         waits = [
             (run.started_at - run.created_at).total_seconds() * 1000
-            for run in found
+            for run in rows
             if run.started_at is not None
         ]
         db.engine.dispose()

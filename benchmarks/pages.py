@@ -3,15 +3,15 @@
     python -m benchmarks.pages [--short] [--rounds N] [--only sqlite|postgresql]
 
 Both databases get 1,000,000 finished, 100,000 queued and 1,000 dead runs (a twentieth of that with
-``--short``), 100,000 failures in 5,000 groups, four weeks in numbers, and 10,000 definitions. Half
-of the queued runs are older than all that is finished and half are newer, so that no page is fast
+``--short``), 100,000 failures in 5,000 groups, operations of four weeks, and 10,000 definitions.
+Half of the queued runs are older than all finished runs and half are newer, so that no page is fast
 by luck. Each page is measured several times. The medians are printed, with the CPU time of this
-process, which on SQLite is all that there is, and of the server; then the plan of the slowest
-statement. On a machine with other work, the CPU time says more than the milliseconds.
+process and of the server (SQLite has none), and then the plan of the slowest statement. On a
+machine with other work, the CPU time says more than the milliseconds.
 
 Exits 1 if a page takes 150 ms of CPU or sends more than 30 statements, or if the overview has more
-than 80 kB or takes 60 ms.
-With ``--short`` times are printed alone: they tell more of the machine then.
+than 80 kB or takes 60 ms. With ``--short``, times are printed but not checked, since they say more
+about the machine then.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def make_app(url: str) -> Flask:
 
 
 def pages(app: Flask, state: State) -> dict[str, Callable[[], object]]:
-    """Return what to measure: the reports, the overview, and all mounted pages."""
+    """Return the calls to measure: the reports, the overview, and all mounted pages."""
     filters = {
         "runs": RunFilter(),
         **{f"runs: {status}": RunFilter(status=status) for status in STATUSES},
@@ -260,7 +260,7 @@ def take_readings(app: Flask, state: State, rounds: int) -> tuple[list[Reading],
 
 
 def _backends(engine: Engine) -> Callable[[], float]:
-    """Return what tells the CPU seconds of the server's processes for *engine*'s connections."""
+    """Return a function that returns the CPU seconds of the server's processes for this app."""
     if engine.dialect.name != "postgresql":
         return lambda: 0.0
     pids: list[int] = []

@@ -35,7 +35,7 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.db.dialect import dialect_of
 from tests import postgres
 
-#: How many seconds of a minute pruning may take for the runs of that minute.
+#: How many seconds pruning may take for the runs of one minute.
 BOUND = 10.0
 MINUTE = 60_000
 DAY = 86400
@@ -44,7 +44,7 @@ OLD = 14 * DAY + 600
 OLD_DEAD = 90 * DAY + 600
 CHUNK = 200_000
 
-#: Which of eight batches, of 1 to 15 runs, each of thirty consecutive members is in.
+#: The number of a member's batch: of each thirty members in turn, eight batches of 1 to 15 runs.
 BATCH_OF = """
     CASE WHEN {m} % 30 < 3 THEN {m} % 30 WHEN {m} % 30 < 5 THEN 3 WHEN {m} % 30 < 7 THEN 4
          WHEN {m} % 30 < 10 THEN 5 WHEN {m} % 30 < 15 THEN 6 ELSE 7 END + ({m} / 30) * 8
@@ -153,7 +153,7 @@ class _Store:
             ):  # This machine has other work: a tick stops after nine seconds.
                 pruned.append(self.jobs.tick().pruned)
             seconds = time.monotonic() - began
-            time.sleep(0.2)  # The server reaps its backends.
+            time.sleep(0.2)  # Now the server reaps its backends.
             cpu = self._cpu() - cpu
         assert self._counts() == before, self._counts()
         rest = ", ".join(f"{number:,} {table}" for table, number in added.items())

@@ -28,7 +28,7 @@ from flask_cronjobs.db.create import create_tables
 from flask_cronjobs.models import JobRate
 from tests import postgres
 
-#: How many times more CPU time an idle tick may take.
+#: How many times as much CPU time an idle tick may take.
 LIMIT = 1.3
 #: How many more blocks it may read. The 20,000 runs have some 500, and their index 200.
 BLOCKS = 100
@@ -39,7 +39,7 @@ READ = "SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = curren
 class Side:
     """An app, in which *waiting* due runs wait for their rate.
 
-    :ivar took: of each tick since the last `end`, the milliseconds of CPU time.
+    :ivar took: the CPU time of each tick since the last `end`, in milliseconds.
     """
 
     def __init__(self, url: str, waiting: int) -> None:
@@ -60,7 +60,7 @@ class Side:
         self._read = self._blocks()
 
     def tick(self) -> None:
-        """Let a tick find nothing to begin."""
+        """Run a tick that finds nothing to begin."""
         with self.app.app_context():
             began = time.process_time()
             report = self.jobs.tick()
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def _measure(urls: tuple[str, str], runs: int, ticks: int) -> tuple[float, float]:
-    """Return how many times more CPU time, and how many more blocks, a tick takes beside *runs*."""
+    """Return how many times the CPU time, and how many more blocks, a tick takes beside *runs*."""
     sides = Side(urls[0], runs), Side(urls[1], 0)
     rounds: list[tuple[float, ...]] = []
     for _ in range(ROUNDS):

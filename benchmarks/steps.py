@@ -1,13 +1,12 @@
 """Measure what a durable step costs beside a bare commit.
 
 ``python -m benchmarks.steps`` runs one handler on PostgreSQL and one on SQLite. It inserts a row
-and commits it, by a session of its own, and inserts one in a step, in turns; then likewise in a
-chunk. It exits 1 if a step or a chunk takes over `LIMIT` longer than a commit, or sends over
-`STATEMENTS`.
+and commits it in its own session, and inserts one in a step, in turns; then the same with chunks.
+It exits 1 if a step or a chunk takes over `LIMIT` longer than a commit, or sends over `STATEMENTS`.
 
-The times compared are the fastest of each: other work on the machine has not held those up, and
-what is more in each step is in them, too. With ``--short`` times are printed alone: they tell more
-of the machine then.
+The fastest times of each are compared: other work on the machine has not delayed them, and they
+include everything that a step always does. With ``--short``, times are printed but not checked,
+since they say more about the machine then.
 """
 
 from __future__ import annotations
@@ -41,7 +40,10 @@ STATEMENTS = 6
 
 @dataclass
 class Costs:
-    """How long commits took, and steps or chunks, in milliseconds; what each of the latter sent."""
+    """How long commits took, and how long steps or chunks, in milliseconds.
+
+    :ivar sent: how many statements each step or chunk sent.
+    """
 
     commits: list[float] = field(default_factory=list)
     others: list[float] = field(default_factory=list)
@@ -76,7 +78,7 @@ def main() -> None:
 
 
 def _measure(url: str, steps: int) -> list[Costs]:
-    """Return what steps and chunks cost on the database at *url*, and print it."""
+    """Measure steps and chunks on the database at *url*; print and return their costs."""
     app = Flask("steps")
     app.config["SQLALCHEMY_DATABASE_URI"] = url
     db = SQLAlchemy(app)

@@ -371,7 +371,7 @@ def kit(database_url: str) -> Iterator[Kit]:
 
 @pytest.fixture
 def writers(kit: Kit) -> None:
-    """Let writers on SQLite begin with the write lock, as apps that write at once should."""
+    """Let transactions on SQLite begin with the write lock, as apps with several writers should."""
     from tests.kit import begin_with_the_write_lock
 
     begin_with_the_write_lock(kit)

@@ -46,7 +46,7 @@ def nothing_left(test: str, folder: Path | None = None) -> Generator[None]:
 
     Also fail if the handlers of signals or the hook for unraisable errors have changed.
 
-    :param test: the test's id, which stands in the environment of the processes that it starts.
+    :param test: the test's id, which is in the environment of the processes that it starts.
     """
     threads, files, started = set(threading.enumerate()), set(_open_files()), _started
     hooks = _hooks()

@@ -21,10 +21,10 @@ from .work import KINDS, Plan
 DEBIAN = "/usr/lib/postgresql/{}/bin"
 
 
-#: What CI measures: ours and plain psycopg, which need no other environment.
+#: The work of ``--short``, for CI: ours and plain psycopg, which need no other environment.
 SHORT = ("drain", "sqlite", "enqueue", "bulk", "latency")
 
-#: Where a full run writes.
+#: The page that a full run writes.
 RESULTS = Path(__file__).parents[1] / "RESULTS.md"
 
 

@@ -1,4 +1,4 @@
-"""Databases and processes: prepare a database once, copy it for each round, run a program in it."""
+"""Databases and processes: a database is prepared once, and copied for each run of a program."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .environments import FOLDER, interpreter
 
 ROOT = Path(__file__).parents[2]
 
-#: Commit timestamps say when the last outcome was there. Without autovacuum each round finds the
-#: same table and the same statistics.
+#: Commit timestamps say when the last outcome was recorded. Without autovacuum, each round finds
+#: the same table and the same statistics.
 SETTINGS = "track_commit_timestamp = on\nautovacuum = off\n"
 
 OTHERS = """
@@ -33,7 +33,7 @@ OTHERS = """
     WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
-#: How the table is before a drain.
+#: The possible states of the table before a drain.
 STATES = {
     "fresh": "loaded, then VACUUM ANALYZE",
     "unanalyzed": "loaded, no statistics",
@@ -103,7 +103,7 @@ class Arena:
         return str(copy)
 
     def copy(self, template: str) -> str:
-        """Copy a database; what that leaves to write does not disturb what comes."""
+        """Copy a database; a checkpoint keeps the copy's writes out of the measurement."""
         url = self.server.url(f"round_{time.time_ns()}")
         names = make_url(url).database, make_url(template).database
         self.connection.execute("CREATE DATABASE {} TEMPLATE {}".format(*names).encode())
@@ -188,7 +188,7 @@ class Arena:
         return process
 
     def _server_cpu(self) -> float:
-        """Return the CPU seconds of all connections' processes that have ended, ours left out."""
+        """Return the CPU seconds of the processes of all connections but ours that have ended."""
         deadline = time.monotonic() + 1
         while self.connection.execute(OTHERS).fetchall() and time.monotonic() < deadline:
             time.sleep(0.005)  # A process ends a moment after its connection.
@@ -210,7 +210,7 @@ def running_arena(programs: Path | None) -> Generator[Arena]:
 
 
 def plain(url: str) -> str:
-    """Return *url* as psycopg and others take it; a path stays."""
+    """Return *url* as psycopg and others take it; a path is unchanged."""
     return url.replace("postgresql+psycopg:", "postgresql:")
 
 
@@ -229,7 +229,7 @@ def _wait(process: subprocess.Popen[bytes]) -> float:
 
 
 def _printed(outputs: list[str]) -> dict[str, float]:
-    """Return what the last line says; of several processes, the largest."""
+    """Return the values in the last lines; of several processes, the largest."""
     printed: dict[str, float] = {}
     for output in outputs:
         last = output.rstrip().rpartition("\n")[2]

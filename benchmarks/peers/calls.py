@@ -1,7 +1,8 @@
-"""Notes of which job was called, how often and when. Only the standard library, for all programs.
+"""Notes of calls: which job was called, how often, and when.
 
-Each process writes to a mapped file of its own. A note costs no system call, so it neither slows a
-contestant down nor makes its threads take turns. Notes survive a process that is killed.
+All programs use this module, so it imports only the standard library. Each process writes to its
+own mapped file. A note costs no system call, so it neither slows a contestant nor makes its threads
+alternate. Notes survive a process that is killed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Tally:
-    """What the notes of all processes say.
+    """A summary of the notes of all processes.
 
     :ivar times: for each job, when it was called last, in nanoseconds since 1970; 0 for never.
     :ivar never: how many jobs were not called.

@@ -11,15 +11,15 @@ from .environments import OURS
 class Contestant:
     """One row of a table.
 
-    :ivar label: as the table names it.
+    :ivar label: its name in the table.
     :ivar program: its program, in `benchmarks.peers.programs`.
     :ivar environment: the environment that runs the program.
-    :ivar option: what the program is told besides.
-    :ivar tables: where its jobs are.
+    :ivar option: a further setting of the program.
+    :ivar tables: the tables with its jobs.
     :ivar recorded: SQL for the moment at which the last outcome was committed, which must be the
         worker's last write of an outcome. Empty: the end of the program's process.
     :ivar processes: how many workers run at once.
-    :ivar part: by how much fewer jobs it drains than the others, since it is slow.
+    :ivar part: how many times fewer jobs it drains than the others, since it is slow.
     """
 
     label: str
@@ -33,7 +33,7 @@ class Contestant:
 
 
 def _commit_of(table: str) -> str:
-    """Return SQL for the commit of the youngest row of *table*."""
+    """Return SQL for the time at which the youngest row of *table* was committed."""
     return f"SELECT extract(epoch FROM max(pg_xact_commit_timestamp(xmin))) FROM {table}"
 
 
@@ -113,7 +113,7 @@ DRAIN = {
     "raw": [RAW_BATCHES, raw("1", "raw psycopg, one at a time")],
 }
 
-#: The fast ones, for more jobs.
+#: The fast programs, for more jobs.
 MANY = {
     "ours": [ours()],
     "pgqueuer": [pgqueuer(100), pgqueuer(1_000)],
@@ -121,7 +121,7 @@ MANY = {
     "raw": [RAW_BATCHES],
 }
 
-#: The same programs with two workers, beside one.
+#: Programs with one worker and with two.
 TWO = {
     "ours": [
         ours(),
@@ -181,7 +181,7 @@ IDLE["procrastinate"] = [replace(procrastinate(1), label="Procrastinate")]
 
 RESIDENT = ours("Flask-CronJobs, flask jobs work")
 
-#: Resident workers that NOTIFY wakes.
+#: Resident workers, which NOTIFY wakes.
 LATENCY = {
     "ours": [RESIDENT, ours("The same, enqueued with commit=True", "commit")],
     **{key: ENQUEUE[key] for key in ("pgqueuer", "procrastinate", "chancy", "graphile")},

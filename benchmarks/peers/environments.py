@@ -1,7 +1,7 @@
-"""The environment of each peer: the one place with the versions that are compared.
+"""The environments of the peers; only this module has the compared versions.
 
-Each is made once, with pip or npm, in ``benchmarks/.environments``, and made again when its
-requirements change. Ours is the one that runs the benchmark, with the checkout.
+Each environment is made once, with pip or npm, in ``benchmarks/.environments``, and made again when
+its requirements change. Ours is the Python that runs the benchmark, with the checkout.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def interpreter(name: str) -> list[str]:
 
 @cache
 def is_available(name: str) -> bool:
-    """Return whether the environment *name* exists or can be made; print it if not."""
+    """Return whether the environment *name* exists or can be made; otherwise print why not."""
     try:
         interpreter(name)
     except (OSError, subprocess.CalledProcessError) as error:

@@ -1,7 +1,7 @@
 """Medians, quartiles and ratios, and a table of them.
 
-The machines that we have are shared, so single figures say little. What is steady is the order
-within a round, where all work at nearly the same time: so ratios are taken round by round.
+Our machines are shared, so single figures say little. The order within a round is steady, since all
+work at nearly the same time there, so ratios are computed for each round.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Figure:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Between which values half of the rounds lie; the only value, if there is one."""
+        """The values between which half of the rounds lie. A single value is both."""
         if len(self.values) == 1:
             return self.values[0], self.values[0]
         first, _, third = statistics.quantiles(self.values, n=4, method="inclusive")
@@ -49,7 +49,7 @@ class Figure:
 
 
 def ratio(one: Figure, other: Figure) -> Figure:
-    """Return how many times *other* the figure *one* was, round by round."""
+    """Return *one* divided by *other*, for each round."""
     pairs = zip(one.values, other.values, strict=False)
     return Figure([a / b for a, b in pairs if b], [*one.faults, *other.faults])
 
@@ -76,7 +76,7 @@ class Table:
     rows: dict[str, dict[str, Figure]] = field(default_factory=dict)
 
     def add(self, label: str, values: dict[str, float], fault: str | None = None) -> None:
-        """Add what a round measured."""
+        """Add the values of a round."""
         row = self.rows.setdefault(label, {name: Figure() for name in self.columns})
         for column, value in values.items():
             row[column].values.append(value)
@@ -84,7 +84,7 @@ class Table:
                 row[column].faults.append(fault)
 
     def faults(self) -> set[str]:
-        """Return what went wrong in any round."""
+        """Return the faults of all rounds."""
         return {
             f"{label}: {fault}"
             for label, row in self.rows.items()
@@ -112,7 +112,7 @@ class Table:
         )
 
     def ratio(self, label: str, column: str) -> str:
-        """Return how the base's figure relates to that of *label*, and "-" for the base itself."""
+        """Return the base's figure divided by that of *label*; "-" for the base itself."""
         if self.base not in self.rows or label == self.base:
             return "-"
         return ratio(self.rows[self.base][column], self.rows[label][column]).shown(2)

@@ -1,4 +1,4 @@
-"""Bars as SVG, readable on light and dark pages: each plot has a background of its own."""
+"""Bars as SVG. Each plot has its own background, so it is readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLE = """
 
 
 def plot(table: Table, column: str) -> str:
-    """Return a bar for each row of *column*; a line in the bar spans half of the rounds."""
+    """Return an SVG with a bar for each row of *column*; a line spans half of the rounds."""
     figures = {label: row[column] for label, row in table.rows.items()}
     known = [figure for figure in figures.values() if figure.is_known]
     scale = (WIDTH - LEFT - RIGHT) / max((figure.quartiles[1] for figure in known), default=1)

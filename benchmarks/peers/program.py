@@ -61,14 +61,14 @@ class Program:
         raise NotImplementedError
 
     def chunks(self) -> Iterator[range]:
-        """Return the numbers of the jobs, as many at a time as one call enqueues."""
+        """Yield the numbers of the jobs, as many at a time as one call enqueues."""
         for start in range(0, self.jobs, CHUNK):
             yield range(start, min(start + CHUNK, self.jobs))
 
     def singly(self) -> Iterator[int]:
-        """The numbers of the jobs, to enqueue one by one.
+        """Yield the numbers of the jobs, to enqueue them one by one.
 
-        With ``PEERS_PAUSE``, wait about so many seconds before each, and note the moment.
+        With ``PEERS_PAUSE``, wait about this many seconds before each, and note the time.
         """
         pause = float(os.environ.get("PEERS_PAUSE", 0))
         for number in range(self.jobs):
@@ -85,10 +85,10 @@ class Program:
         print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
 
     def main(self) -> None:
-        """Do what the command line says."""
+        """Run the verb that the command line names."""
         getattr(self, sys.argv[1])()
 
 
 def calls_of_environment() -> Calls:
-    """Return the notes that the benchmark asked for."""
+    """Return the notes of this process, in the folder that the benchmark has set."""
     return Calls(Path(os.environ["PEERS_CALLS"]), int(os.environ["PEERS_JOBS"]))

@@ -110,7 +110,7 @@ HEADLINES = (
 
 @dataclass
 class Results:
-    """The tables of a run, and where it ran.
+    """The tables of a measurement, and where it ran.
 
     :ivar server: the version of PostgreSQL.
     """
@@ -122,7 +122,7 @@ class Results:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the machine did other work when the run began."""
+        """Whether the machine was doing other work when the run began."""
         return self.load > (os.cpu_count() or 1) / 4
 
     def write(self, path: Path) -> None:
@@ -161,7 +161,7 @@ class Results:
         return "\n".join(lines)
 
     def machine(self) -> str:
-        """Return when and where, and with which versions."""
+        """Return the date, the machine and the versions."""
         today = datetime.datetime.now(datetime.timezone.utc).date()
         busy = (
             f"\n\n**The machine was busy** (load {self.load:.1f} at the beginning): read the CPU "

@@ -24,22 +24,22 @@ RATE = "jobs/s"
 CPU, WALL = "CPU, s", "wall, s"
 MEDIAN, SLOW = "median, ms", "9 of 10 within, ms"
 
-#: How far apart jobs are enqueued for a resident worker, in seconds, on average.
+#: The average time between jobs that are enqueued for a resident worker, in seconds.
 PAUSES = (0.5, 0.1)
 #: How long a resident worker gets to start, in seconds.
 LISTENS = 5
-#: The first jobs of a resident worker, which are not counted: it may not listen yet.
+#: The number of a resident worker's first jobs that are not counted: it may not listen yet.
 WARM = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure.
+    """The extent of a measurement.
 
     :ivar only: the keys of the contestants; empty for all.
-    :ivar rounds: how often each does the work.
+    :ivar rounds: how often each contestant does the work.
     :ivar jobs: how many jobs to drain.
-    :ivar many: how many for the fast ones.
+    :ivar many: how many jobs the fast contestants drain.
     :ivar calls: how many jobs to enqueue one by one.
     :ivar bulk: how many jobs to enqueue in bulk.
     :ivar waits: how many jobs to wait for, one by one.
@@ -61,7 +61,7 @@ class Plan:
         return [peer for key in keys for peer in groups[key] if is_available(peer.environment)]
 
     def interleaved(self, groups: dict[str, list[Contestant]]) -> Iterator[Contestant]:
-        """Return who works next: forth, back, and then beginning with another one."""
+        """Yield the contestants in turn: forward, backward, and then from another one."""
         chosen = self.chosen(groups)
         for number in range(self.rounds if chosen else 0):
             start = number // 2 % len(chosen)
@@ -75,12 +75,12 @@ def drain(arena: Arena, plan: Plan) -> list[Table]:
 
 
 def many(arena: Arena, plan: Plan) -> list[Table]:
-    """Measure the same with more jobs, for the fast ones."""
+    """Measure how fast the fast contestants drain more jobs."""
     return _drain(arena, plan, "many", contestants.MANY, plan.many, "one worker")
 
 
 def two(arena: Arena, plan: Plan) -> list[Table]:
-    """Measure what a second worker brings."""
+    """Measure how much a second worker adds."""
     return _drain(arena, plan, "two", contestants.TWO, plan.many, "one worker and two")
 
 
@@ -108,7 +108,7 @@ def bulk(arena: Arena, plan: Plan) -> list[Table]:
 
 
 def idle(arena: Arena, plan: Plan) -> list[Table]:
-    """Measure what a worker costs that finds nothing to do and ends."""
+    """Measure what a worker costs that finds nothing to do, and ends."""
     names = {CPU: 3, WALL: 3}
     table = Table("idle", "Nothing to do: one process, to its end", names, {CPU: "tick to it"})
     table.base, table.less_is_better = "flask jobs tick", True
@@ -123,7 +123,7 @@ def idle(arena: Arena, plan: Plan) -> list[Table]:
 
 
 def latency(arena: Arena, plan: Plan) -> list[Table]:
-    """Measure from before the enqueue to the call of the handler, by a resident worker."""
+    """Measure the time from before the enqueue to the handler's call, by a resident worker."""
     base = contestants.RESIDENT.label
     tables = {
         pause: Table(
@@ -144,7 +144,7 @@ def latency(arena: Arena, plan: Plan) -> list[Table]:
     return list(tables.values())
 
 
-#: What ``--work`` takes.
+#: The kinds of work that ``--work`` takes.
 KINDS: dict[str, Callable[[Arena, Plan], list[Table]]] = {
     "drain": drain,
     "many": many,

@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest, layer: str) -> str:
-    """The URL of an empty database, on SQLite unless a mark or a layer says otherwise."""
+    """The URL of an empty database: on SQLite, unless a mark or a layer needs another."""
     usual = "postgresql" if layer == "psycopg2" else "sqlite"
     url: str = request.getfixturevalue(f"{getattr(request, 'param', usual)}_url")
     return url

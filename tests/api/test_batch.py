@@ -99,7 +99,7 @@ def test_then_runs_once_with_the_counts(
 def test_batch_whose_last_run_ended_without_a_worker_is_ended_by_the_next_tick(
     jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
 ) -> None:
-    """The process died before it checked the batch, or somebody changed the row by hand."""
+    """The process may have died before it checked the batch, or the row was changed by hand."""
     with jobs.batch("b", then=then):
         work.enqueue()
     ended = {"status": "succeeded", "finished_at": func.now()}

@@ -1,4 +1,4 @@
-"""``using(commit=True)`` commits the session; if it raises, the session has nothing of it left."""
+"""``using(commit=True)`` commits the session; if it raises, the enqueue leaves nothing in it."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def held_keys(db: SQLAlchemy, jobs: CronJobs, work: Work) -> int:
 @pytest.mark.parametrize("fail", FAILS)
 @pytest.mark.parametrize("listens", [False, True], indirect=True, ids=["", "listened"])
 class TestItRaises:
-    """Nothing is left in the session, whatever the reason."""
+    """Whatever the error, the enqueue leaves nothing in the session."""
 
     def test_nothing_has_begun_and_a_rollback_rolls_back(
         self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool

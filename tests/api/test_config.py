@@ -1,4 +1,4 @@
-"""``CRONJOBS_*``: read once, and a bad value fails there, by name."""
+"""``CRONJOBS_*`` is read once; a bad value fails at that point, and the error names it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flask_cronjobs.config import Settings, read_settings
 TOKEN = "sixteen-characters~and.more_+/=="
 DAY = 86400.0
 
-#: The accepted values of each setting with what is stored for them, and the refused values.
+#: The accepted values of each setting, as they are stored, and the refused values.
 VALUES: dict[str, tuple[list[tuple[Any, Any]], list[Any]]] = {
     "TIMEZONE": ([("Europe/Berlin",) * 2], ["Berlin", None, "../../etc/passwd", 5]),
     "MAX_ATTEMPTS": ([(1, 1), (1000, 1000)], [0, 1001, "10", True, 2.0]),

@@ -73,7 +73,7 @@ class TestTransaction:
 @pytest.mark.usefixtures("context")
 class TestUsing:
     def test_options_go_over_the_task_s(self, db: SQLAlchemy, greet: Greet) -> None:
-        """Options that are false count too; options that are missing are the task's."""
+        """An option counts even if it is false; a missing option is the task's."""
         run = greet.using(queue="other", max_attempts=1, priority=0).enqueue(1, "x")
         assert (run.queue, run.priority, run.max_attempts) == ("other", 0, 1)
         greet.using(priority=9, queue="bulk").enqueue_many([{"user_id": 2}])
@@ -94,7 +94,7 @@ class TestUsing:
     def test_key_of_a_run_that_is_tried_again_makes_no_second_one(
         self, db: SQLAlchemy, jobs: CronJobs, greet: Greet
     ) -> None:
-        """It does not matter whether the retry comes before or after the enqueue."""
+        """This holds for an enqueue before the retry and for one after it."""
         keyed = greet.using(idempotency_key="key", commit=True)
         first = keyed.enqueue(1, "x").id
         for end in ("cancelled", "dead"):

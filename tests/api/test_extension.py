@@ -1,4 +1,4 @@
-"""The extension on its apps: order and errors. The instance stores nothing about an app."""
+"""The extension and its apps: the order of calls, and errors. It stores nothing of an app."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_whatever_can_be_called_with_one_value_may_authorize(app: Flask, authori
 
 
 class Refusal:
-    """A callable that is false, as an empty collection of rights may be."""
+    """A callable whose truth value is false, like an empty collection of rights."""
 
     def __call__(self, action: str = "") -> Any:
         return action == "never"

@@ -1,6 +1,6 @@
-"""An app without Flask-SQLAlchemy, or with psycopg2: enqueue, tick, pages, tables, wrong mixes.
+"""Apps without Flask-SQLAlchemy, or with psycopg2: enqueue, tick, pages, tables, wrong mixes.
 
-The other tests of this folder run with each layer as well: ``pytest --layer lite tests/api``.
+The other tests of this folder can run on each layer as well: ``pytest --layer lite tests/api``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.python import python
 
 @pytest.fixture(params=LAYERS)
 def layer(request: pytest.FixtureRequest) -> str:
-    """Every layer in turn, whatever the option says."""
+    """Every layer in turn, instead of the one that the option names."""
     return str(request.param)
 
 

@@ -38,7 +38,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Write what `loads` reads, wrapped in an object."""
+    """Wrap *value* in an object, so that the column shows who wrote it."""
     return json.dumps({"written": value}, default=str)
 
 
@@ -79,7 +79,7 @@ def admin(app: Flask) -> Command:
 
 
 def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
-    """Without this, the other tests could not fail."""
+    """If this did not hold, the other tests could not fail."""
 
     class Own(db.Model):  # type: ignore[name-defined,misc]
         __tablename__ = "own"
@@ -93,7 +93,7 @@ def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
     db.session.execute(db.text(update))
     db.session.commit()
     (value,) = db.session.execute(db.text("SELECT value FROM own")).one()
-    if isinstance(value, str):  # On SQLite, the engine's functions apply to typed columns only.
+    if isinstance(value, str):  # SQLite applies the engine's functions to typed columns only.
         value = db.session.scalars(db.select(Own.value)).one()
     assert value == {"f": Decimal("1.5"), "day": date(2026, 1, 2)}
 

@@ -69,7 +69,7 @@ def test_two_apps_on_one_object_are_initialized(
 def test_an_encoding_without_all_characters_is_refused(
     postgresql_url: str, postgres_server: Server, db: SQLAlchemy, whose: str
 ) -> None:
-    """An error in another language would end the worker that records it, again and again."""
+    """A server's error in another language would end the worker that records it, each time."""
     url = make_url(postgresql_url)
     if whose == "client_encoding":
         url = url.update_query_dict({"client_encoding": "latin1"})
@@ -106,7 +106,7 @@ def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
 
 
 def test_host_matching_is_told_at_init(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """Without this error, every page would silently be the app's 404."""
+    """Otherwise every page would silently be the app's 404."""
     app = Flask("hosts", host_matching=True, static_host="shop.example")
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'app.sqlite'}"
     SQLAlchemy(app)
@@ -141,7 +141,7 @@ def gevent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
 def test_worker_whose_threads_gevent_has_patched_says_so(
     context: None, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture, gevent: bool
 ) -> None:
-    """A handler that computes lost its lease at each attempt, and nothing said why."""
+    """A handler that computes would lose its lease at each attempt, without a message."""
     jobs.task(name="it")(lambda: None)
     jobs.enqueue("it", commit=True)
     expired = rows.run("running", job_type="it", locked_until=ago(5), max_attempts=3)

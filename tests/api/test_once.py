@@ -1,4 +1,4 @@
-"""`once`: an effect happens once, whatever fails; `test_failpoints` kills the process."""
+"""`once`: an effect happens once, whatever fails. `test_failpoints` kills the process."""
 
 from __future__ import annotations
 
@@ -145,9 +145,9 @@ def test_effect_that_raised_is_tried_again(
 def test_effect_that_its_timeout_or_the_end_of_its_process_interrupted_is_in_doubt(
     jobs: CronJobs, perform: Perform, states: Callable[[], list[str]], timeout: float | None
 ) -> None:
-    """A server ends its worker by a signal whose handler raises SystemExit, as Celery does.
+    """A server such as Celery ends its worker by a signal whose handler raises SystemExit.
 
-    Nobody knows how far the effect came, so it is not repeated.
+    Nobody knows whether the effect has happened, so it is not repeated.
     """
     attempts: list[int] = []
 
@@ -337,7 +337,7 @@ def test_one_effect_in_two_threads_of_a_handler_is_refused(
 def test_effect_done_while_others_doubted_it_is_done(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
-    """A slow owner that returns knows that the effect is done, so nothing is in doubt."""
+    """A slow owner that finishes knows that the effect is done, so it is no longer in doubt."""
 
     def slow() -> str:
         let_leases_end(db)
@@ -383,7 +383,7 @@ async def async_generator() -> Any:
 def test_what_cannot_be_called_leaves_no_mark(
     jobs: CronJobs, states: Callable[[], list[str]], call: Any, error: Any, message: str
 ) -> None:
-    """Code that passes charge() instead of charge performs the effect at each attempt."""
+    """Code that passes charge() instead of charge would perform the effect at each attempt."""
     with pytest.raises(error, match=message):
         call(jobs.once)
     assert states() == []

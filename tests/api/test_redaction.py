@@ -77,7 +77,7 @@ def test_redaction(payload: Any, names: tuple[str, ...], shown: Any) -> None:
     assert str(payload) == before
 
 
-#: Everything after one of these is hidden, to the end of the line.
+#: The rest of the line after one of these is hidden.
 MARKERS = [
     *("password=", "User(password=", "get(url, auth=", "password == ", "password => ", "pwd : "),
     *("'api_key': ", "DB_PASS: ", "passwords: ", "api key: ", "os.environ['DB_PASSWORD'] = "),
@@ -263,7 +263,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-#: The parts of markers, and the texts that may be around and inside secrets.
+#: The parts of markers, and texts that may be around and inside secrets.
 PIECES = [
     *HOSTILE,
     *"\"'[](){}<>,;:=-@/ \n\t\\*_",
@@ -293,7 +293,7 @@ def test_text_without_a_marker_is_unchanged(text: str) -> None:
 @settings(deadline=None, max_examples=25)
 @given(TEXTS.filter(bool))
 def test_any_nesting_takes_linear_time(part: str) -> None:
-    """With quadratic time, an input of this size would take minutes."""
+    """In quadratic time, an input of this size would take minutes."""
     started = time.process_time()
     strip_credentials(part * (200_000 // len(part)))
     assert time.process_time() - started < 20

@@ -1,4 +1,4 @@
-"""An engine that the extension cannot use is refused in one sentence, wherever it is first used."""
+"""An engine that the extension cannot use is refused in one sentence, wherever it is used first."""
 
 from __future__ import annotations
 

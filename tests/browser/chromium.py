@@ -76,7 +76,7 @@ def set_width(browser: Browser, width: int, scale: float = 1) -> None:
 
 
 def picture(browser: Browser, most: int = 4000) -> bytes:
-    """Return the page as a PNG, from its top to its end, but at most *most* pixels high."""
+    """Return the whole page as a PNG, cut at *most* pixels from its top."""
     width, height = browser.execute_script(
         "return [innerWidth, document.documentElement.scrollHeight]"
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
-    """Import Selenium, which takes a second, only where these tests are wanted."""
+    """Ignore this folder unless its tests are wanted, since importing Selenium takes a second."""
     unwanted = "not browser" in config.getoption("markexpr") or find_spec("selenium") is None
     return unwanted or None
 
@@ -79,13 +79,13 @@ def url_prefix() -> str:
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
-    """The browser sees no difference between the databases."""
+    """The URL of an SQLite database: a browser sees no difference between the databases."""
     return sqlite_url
 
 
 @pytest.fixture
 def site(app: Flask, db: SQLAlchemy) -> Iterator[Site]:
-    """A served app with one definition, and a task that fails as long as it is told to."""
+    """A served app with one definition, and a task that fails while `Site.broken` is set."""
     rights = {"read", "act"}
     app.config.update(CRONJOBS_SHOW_PAYLOAD=True)
     jobs = CronJobs(app, authorize=lambda action: action in rights)
@@ -143,7 +143,7 @@ def _trouble(now: datetime) -> Iterator[JobRun]:
 def start_browser(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[bool], Browser]]:
-    """Start a browser with or without JavaScript, or return the one that is running."""
+    """Return a function that starts a browser with or without JavaScript, once for all tests."""
     from . import chromium
 
     gone = chromium.missing()

@@ -32,16 +32,16 @@ def find_button(browser: Browser, label: str, within: str = "main") -> WebElemen
 
 
 def follow(browser: Browser, element: WebElement) -> int:
-    """Click, answer yes where JavaScript asks, and wait until the page is left for the next one.
+    """Click, answer yes if JavaScript asks, and wait for the next page; return the clicks.
 
-    The driver waits for a page that loads, but not for a click to begin loading it. Return the
-    number of clicks: an answer is one.
+    The driver waits for a page that loads, but not for a click to begin loading it. An answer
+    counts as a click.
     """
     return leave(browser, element.click)
 
 
 def leave(browser: Browser, act: Callable[[], object]) -> int:
-    """Do *act*, which leads to another page, as `follow` does."""
+    """Call *act*, which leads to another page, and do the rest of `follow`."""
     page = browser.find_element(By.TAG_NAME, "html")
     act()
     clicks = 1
@@ -66,9 +66,9 @@ def leave(browser: Browser, act: Callable[[], object]) -> int:
 
 
 def until(true: Callable[[], bool], seconds: float = 30) -> None:
-    """Wait until *true* returns true."""
+    """Wait until *true* returns True."""
     deadline = time.monotonic() + seconds
-    # A page that renews itself may replace an element between the search and the reading.
+    # A page that refreshes may replace an element between the search and the reading.
     while True:
         with suppress(StaleElementReferenceException):
             if true():

@@ -133,7 +133,7 @@ def _color(browser: Browser) -> str:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages that renew themselves several times a second."""
+    """Let pages refresh several times a second."""
     monkeypatch.setattr(render, "REFRESH_SECONDS", 0.25)
     monkeypatch.setattr(runs, "REFRESH_SECONDS", 0.25)
     monkeypatch.setattr(runs, "REFRESH_ENDED_SECONDS", 0.25)
@@ -176,7 +176,7 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
 def test_an_open_stack_and_a_mouse_at_rest_do_not_stop_a_page(browser: Browser, site: Site) -> None:
     site.die(1)
     browser.get(f"{site.url}/runs/1")
-    # One script does both, since the page may be renewed at any time.
+    # One script does both, since the page may refresh at any time.
     x, y = browser.execute_script(
         """
         document.querySelector("main summary").focus();

@@ -1,4 +1,4 @@
-"""What a page looks like to a program: accessible, hostile text as text, nothing off the side."""
+"""The appearance of pages to a program: accessible, no overflow, hostile text as text."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_each_page_is_looked_at() -> None:
 
 @pytest.fixture
 def unscripted(browser: Browser) -> Iterator[Browser]:
-    """A browser that does not get our script. One without JavaScript does not run axe."""
+    """A browser to which our script is not sent; a browser without JavaScript cannot run axe."""
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/pages.js*"]})
     yield browser
@@ -146,7 +146,7 @@ def test_axe_finds_nothing_on_empty_pages_and_a_refusal(
 
 
 def test_nothing_breaks_the_policy_nor_the_console(browser: Browser, lively_site: Site) -> None:
-    browser.get_log("browser")  # Earlier tests left these.
+    browser.get_log("browser")  # Earlier tests left these messages.
     for path in (p for p in PAGES if "bogus" not in p and "999999" not in p):
         browser.get(f"{lively_site.url}{path}")
         logged = browser.get_log("browser")
@@ -187,7 +187,7 @@ def test_what_can_be_pressed_is_not_printed(browser: Browser, lively_site: Site)
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
 
 
-#: The words of a page in which a line breaks; after punctuation it may.
+#: The words of a page inside of which a line breaks; it may break after punctuation.
 BROKEN_WORDS = r"""
 const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
 const broken = [];

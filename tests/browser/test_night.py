@@ -1,4 +1,4 @@
-"""The questions of a night: Status, or a page at most two clicks away, answers each."""
+"""The questions of a night shift: Status, or a page at most two clicks away, answers each."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .hands import find_button, find_link, follow, leave
 
 pytestmark = pytest.mark.browser
 
-#: Pairs of a width, a color scheme, and whether there is JavaScript.
+#: Widths, each with a color scheme, and with or without JavaScript.
 FORMS = ((1280, "light", True), (1280, "dark", False), (390, "dark", True), (390, "light", False))
-#: The part of a page that a window shows without scrolling.
+#: The height of the part of a page that a window shows without scrolling, in pixels.
 SCREEN = 900
 
 
 class Walk:
-    """A person who begins at Status; clicks and answers to questions are counted."""
+    """A person who begins at Status; clicks, and answers to questions, are counted."""
 
     def __init__(self, browser: Browser, site: Site) -> None:
         self.browser, self.site = browser, site
@@ -48,7 +48,7 @@ class Walk:
         return next(row for row in rows if text in row.text)
 
     def reads(self, element: WebElement, *parts: str, within: float | None = None) -> None:
-        """Find all *parts* in *element*, which is inside the window, or its first *within* px."""
+        """Check that *element* has all *parts*, and is in the window or in its top *within* px."""
         assert element.is_displayed()
         assert [part for part in parts if part not in element.text] == [], element.text
         x, y = element.location["x"], element.location["y"]
@@ -119,7 +119,7 @@ def _let_the_queue_go_on(walk: Walk) -> None:
     walk.reads(walk.row("#message", "images"), "is resumed", within=SCREEN)
 
 
-#: Each question, and the most clicks that its answer takes. The last ones change something.
+#: The questions, each with the most clicks that its answer may take. The last ones change rows.
 QUESTIONS: tuple[tuple[Callable[[Walk], None], int], ...] = (
     (_is_something_wrong_and_since_when, 0),
     (_what_failed_and_for_whom, 0),
@@ -140,7 +140,7 @@ def walk(
     start_browser: Callable[[bool], Browser],
     lively_site: Site,
 ) -> Iterator[Walk]:
-    """A person with one form of the pages."""
+    """A person who sees the pages in one of `FORMS`."""
     width, scheme, javascript = request.param
     browser = start_browser(javascript)
     set_width(browser, width)
@@ -163,7 +163,7 @@ def test_each_question_of_a_night_takes_two_clicks_at_most(walk: Walk) -> None:
 
 
 class TestOnPostgreSQL:
-    """Other statements read the same pages there."""
+    """There, other statements read the same pages."""
 
     @pytest.fixture
     def database_url(self, postgresql_url: str) -> str:

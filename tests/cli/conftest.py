@@ -15,7 +15,7 @@ from flask_cronjobs import CronJobs
 
 @pytest.fixture(params=["sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite unless marked: lower tests cover what commands read and do on both databases."""
+    """The URL of an SQLite database, unless marked: other tests cover what commands read and do."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 

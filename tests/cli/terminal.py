@@ -67,7 +67,7 @@ class Terminal:
             return True
         try:
             chunk = os.read(self._reader, 65536)
-        except OSError:  # No process has the other side open any more.
+        except OSError:  # No process has the other side open any longer.
             return False
         self.output += chunk.decode(errors="replace")
         return bool(chunk)

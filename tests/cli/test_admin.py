@@ -131,7 +131,7 @@ def test_init_creates_the_tables_once(app: Flask, db: SQLAlchemy) -> None:
 
 
 def test_init_says_that_it_set_a_file_of_sqlite_to_wal(admin: Admin) -> None:
-    """The tables may exist, since a migration has made them and left the journal mode."""
+    """The tables may exist because a migration has made them and left the journal mode."""
     output = "All tables exist.\nSet SQLite's journal mode to WAL.\n"
     assert admin.ok("init") == output
 
@@ -183,7 +183,7 @@ def test_the_crontab_line_works_in_the_environment_of_cron(tmp_path: Path, name:
 
 @pytest.fixture
 def not_root(admin: Admin) -> Iterator[None]:
-    """Tests may run as root, who may write everywhere."""
+    """Run as another user: tests may run as root, who may write everywhere."""
     was = os.geteuid()
     if was == 0:
         os.seteuid(65534)

@@ -87,7 +87,7 @@ def test_without_migrations_the_advice_is_init(app: Flask, run: Run) -> None:
 def test_migrations_that_see_no_job_tables_are_to_be_given_the_metadata(
     tmp_path: Path, metadata: MetaData | None
 ) -> None:
-    """Otherwise they make none, and later drop those that ``init`` has created."""
+    """Otherwise they would create no tables, and later drop those that ``init`` has created."""
     app = Flask("blind")
     app.config["SQLALCHEMY_ENGINES"] = {"default": f"sqlite:///{tmp_path / 'app.sqlite'}"}
     db = lite_extension()(app)

@@ -1,4 +1,4 @@
-"""A slow reader of lines delays no command: what it does not read is dropped and counted."""
+"""A slow reader of lines delays no command: lines that it does not read are dropped and counted."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_process_ends_though_its_output_is_not_read(pipe: tuple[int, TextIO]) 
     _, stream = pipe
     filled = fill(stream)
     assert not write(stream, "x\n", 0.1)
-    leave(stream)  # What Python writes there at the end is discarded, without waiting.
+    leave(stream)  # At the end, Python's output there is discarded without waiting.
     stream.write("y" * 2 * filled)
     stream.flush()
 

@@ -1,4 +1,4 @@
-"""The questions of a night: one command answers each, on both databases."""
+"""The questions of a night shift: one command answers each, on both databases."""
 
 from __future__ import annotations
 

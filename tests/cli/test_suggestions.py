@@ -19,8 +19,8 @@ Call = Callable[..., Result]
 
 @pytest.fixture
 def flask(app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call ``flask``, or the program *program*, as from a shell."""
-    # The option --debug sets it for the whole process: other tests must not see that.
+    """Call ``flask``, or the program *program*, as a shell would."""
+    # The option --debug sets this for the whole process, and other tests must not see it.
     monkeypatch.setenv("FLASK_DEBUG", "0")
 
     def call(*args: str, program: str = "flask") -> Result:

@@ -1,4 +1,4 @@
-"""Tables: columns align; only a terminal cuts."""
+"""Tables align their columns, and are cut only on a terminal."""
 
 from __future__ import annotations
 

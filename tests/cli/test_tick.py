@@ -60,7 +60,7 @@ class TestOutput:
         assert (report["runs"], report["tick"]["succeeded"]) == ([], 0)
 
     def test_one_line_a_run_and_a_summary(self, tick: Tick) -> None:
-        """The table shows failed runs."""
+        """The lines are those of failed runs as well."""
 
         @tick.jobs.task(retry=False)
         def broken() -> None:
@@ -262,7 +262,7 @@ class TestRetention:
     def test_next_tick_prunes_what_one_has_left(
         self, tick: Tick, rows: Rows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One host with a tick a minute keeps up with runs and effects like this."""
+        """Like this, one host with a tick a minute keeps up with all runs and effects."""
         monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
         monkeypatch.setattr(tick_module, "PRUNE_SECONDS", -1.0)
         for number in range(5):

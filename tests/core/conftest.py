@@ -62,11 +62,11 @@ class Code:
         return list(self._db.session.scalars(named.order_by(JobRun.scheduled_for)))
 
     def ran(self, name: str = "%") -> list[datetime]:
-        """Return the slots that have run."""
+        """Return the slots whose runs have succeeded."""
         return [run.scheduled_for for run in self.runs(name) if run.status == "succeeded"]
 
     def skipped(self, name: str = "%") -> list[tuple[str | None, Any]]:
-        """Return the kind of each skipped row, and how many slots it stands for."""
+        """Return the kind of each skipped row, and how many slots it covers."""
         rows: Iterable[Any] = (run for run in self.runs(name) if run.status == "skipped")
         return [(run.error_type, run.result["skipped"]) for run in rows]
 

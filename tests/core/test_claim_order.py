@@ -29,7 +29,7 @@ AGES = {minutes: ago(minutes=minutes) for minutes in (9, 5, 2, -60)}
 
 _LATER: dict[str, Any] = {"job_type": "task", "run_at": ago(days=-9)}
 _KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
-#: Runs before all others, none or few of which a claim may take.
+#: Runs that come before all others; a claim may take none or few of them.
 BACKLOGS: list[dict[str, Any]] = [
     {"priority": 9, "run_at": ago(days=9), **which}
     for which in (
@@ -173,7 +173,7 @@ def test_claim_takes_what_the_oracle_says(kit: Kit, seeds: range) -> None:
 def test_claim_behind_a_backlog_takes_what_the_oracle_says(
     kit: Kit, backlog: dict[str, Any], seeds: range
 ) -> None:
-    """The backlog comes before all other runs, and has more than a claim reads in order."""
+    """The backlog comes before all other runs, and is longer than what a claim reads in order."""
     for seed in seeds:
         expect_history(kit, Random(seed), [backlog] * (2 * WINDOW + 11))
 

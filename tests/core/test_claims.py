@@ -77,7 +77,7 @@ def test_runs_at_work_and_ended_ones_are_not_waiting(kit: Kit) -> None:
 
 @on_postgresql
 def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
-    """They stand behind more runs of another task than a claim reads in order."""
+    """They come after more runs of another task than a claim reads in order."""
     with kit.engine.begin() as connection:
         theirs = {"job_type": "theirs", "priority": 9}
         connection.execute(insert(JobRun), [theirs] * (2 * claim_statement.WINDOW + 11))

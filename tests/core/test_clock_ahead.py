@@ -45,7 +45,7 @@ def definitions(db: SQLAlchemy) -> list[JobDefinition]:
 
 
 def pass_time(db: SQLAlchemy, by: timedelta) -> None:
-    """Age the ticks and the slots that they have considered; all slots so far have their rows."""
+    """Make the ticks and their considered slots older; all slots so far have their rows."""
     for tick in db.session.scalars(select(JobTick)):
         tick.started_at -= by
         tick.seen_at -= by
@@ -58,7 +58,7 @@ def pass_time(db: SQLAlchemy, by: timedelta) -> None:
 
 
 def repair(state: State) -> list[str]:
-    """Run the SQL that the check gives, as a person would; return the tables that it named."""
+    """Run the SQL that the check gives, as a person would; return the tables that it changes."""
     ahead = [finding for finding in findings(state, only_errors=True) if finding.id == "ahead"]
     with state.engine.begin() as connection:
         for finding in ahead:

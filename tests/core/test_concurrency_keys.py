@@ -42,7 +42,7 @@ def claim_until_nothing_is_parked(kit: Kit, limit: int) -> list[int]:
 
 
 class TestBehindABusyKey:
-    """The first runs are of a busy key, and more than a claim reads."""
+    """The first runs are of a busy key, and there are more than a claim reads."""
 
     @pytest.fixture(autouse=True)
     def busy(self, kit: Kit) -> None:
@@ -116,7 +116,7 @@ def test_opening_passes_over_what_is_locked_and_opens_the_next(kit: Kit) -> None
 
 @on_postgresql
 def test_locked_run_holds_up_its_key_until_the_next_claim_looks_behind_it(kit: Kit) -> None:
-    """Another claim may be taking it: then no share is left for those behind it."""
+    """Another claim may be taking the run, and then no share is left for those after it."""
     first, second, third = keyed(kit), keyed(kit), keyed(kit)
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": first})
@@ -151,7 +151,7 @@ def test_share_that_an_outcome_frees_is_claimed_with_it(kit: Kit) -> None:
 
 @on_postgresql
 def test_claim_of_a_share_that_another_is_taking_waits_for_it_and_takes_none(kit: Kit) -> None:
-    """Neither claim sees the other's row yet, so counting running rows would let both pass."""
+    """Neither claim sees the other's row yet, so counting running rows would let both claim."""
     first, second = keyed(kit, queue="one"), keyed(kit, queue="two")
     second_worker = kit.another()
     claimed: list[int] = []
@@ -188,7 +188,7 @@ def waits_for_a_lock(kit: Kit) -> bool:
 
 
 def test_runs_beyond_the_limit_of_a_claim_are_not_taken_for_locked(kit: Kit) -> None:
-    """Otherwise the next claims would pass over them, and a tick would end without them."""
+    """Otherwise the next claims would skip them, and a tick would end without them."""
     busy: dict[str, Any] = {"concurrency_key": "busy", "concurrency_limit": 1}
     kit.run(**busy)
     kit.claim_one()

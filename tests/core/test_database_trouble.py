@@ -229,7 +229,7 @@ def test_full_disk_ends_the_tick_with_one_line_and_loses_nothing(
 
 
 # Behind a pooler, each transaction may have another connection, so none may need its own. Session
-# locks, SET, LISTEN, temporary tables, cursors and prepared statements break there silently.
+# locks, SET, LISTEN, temporary tables, cursors and prepared statements fail there silently.
 
 AGAIN = Retry(max_attempts=2, base=0)
 NEEDS_A_SESSION = re.compile(

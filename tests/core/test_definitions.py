@@ -73,7 +73,7 @@ class TestChange:
 
 @pytest.mark.parametrize("table", ["job_runs", "job_definitions"])
 def test_ids_of_deleted_rows_are_never_used_again(kit: Kit, table: str) -> None:
-    """Otherwise the old runs of a definition would count as another's."""
+    """Otherwise the old runs of a definition would count as those of a new one."""
     make = kit.run if table == "job_runs" else kit.define
     first = make()
     kit.sql(f"DELETE FROM {table}")

@@ -1,4 +1,4 @@
-"""In strict order, the runs of a key run one after the other, by their ids."""
+"""In a strict order, the runs of a key run one after the other, by their ids."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_claim_that_parks_keeps_what_a_run_has_left_behind(kit: Kit) -> None:
 
 
 def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> None:
-    """The last to commit sees what the other wrote: here it is the claim, which opens the run."""
+    """The transaction that commits last sees the other's write. Here, this is the claim's."""
     second = [ordered(kit) for _ in range(2)][1]
     (running,) = kit.claim()
     kit.sql("UPDATE job_runs SET gate = NULL WHERE id = :id", id=second)
@@ -93,7 +93,7 @@ def test_end_and_claim_at_once_lose_no_wake_up(kit: Kit, strict: bool) -> None:
         request = kit.request()
         rows = claiming.execute(claim_statement(d), request.parameters(d)).all()
         assert [row.parked for row in rows] == [str(second)]
-        # Neither sees the other's write, so the end opens nothing.
+        # Neither transaction sees the other's write, so the end opens nothing.
         assert second_worker.finish(running)
         assert gate.open_behind(second_worker.books, [first]) == 0
     assert gates(kit, second) == ["order" if strict else "keys"]
@@ -197,7 +197,7 @@ KINDS = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency_lim
 def test_many_workers_at_once_leave_nothing_behind(
     kit: Kit, values: dict[str, Any], claimed_at_once: int
 ) -> None:
-    """Each worker claims, ends and opens; none mends. In strict order the ids come one by one."""
+    """Each worker claims, ends and opens; none mends. In strict order, the ids come one by one."""
     finished = work_off(kit, values, claimed_at_once)
     for key in KEYS:
         of_key = [run for name, run in finished if name == key]

@@ -122,7 +122,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
 
 
 def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) -> None:
-    """If somebody changed the column's default, the order of the ids is that of the keys."""
+    """If the column's default was changed, the ids are in the order of the keys."""
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")
     with Session(kit.engine) as session:

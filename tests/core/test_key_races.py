@@ -22,7 +22,7 @@ from tests.kit import Kit
 from tests.marks import on_postgresql
 
 NUMBER = 30
-#: The most enqueues per thread, on a machine that is too busy for a race.
+#: The most enqueues per thread, if the machine is too busy for a race.
 MOST = 3000
 
 

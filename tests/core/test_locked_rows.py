@@ -96,7 +96,7 @@ class TestStore:
         assert progress(kit.books, two, 0.5, None)
 
     def test_locked_row_of_a_tick_holds_up_no_heartbeat(self, kit: Kit, database_url: str) -> None:
-        """The keeper writes to that row that its tick is alive, and what its workers did."""
+        """The keeper writes to that row: that its tick is alive, and what its workers did."""
         tick_id = ticks.begin(kit.books, "w", "host", 1, resident=True).id
         with connect(database_url) as locker, Bookkeeping(kit.engine, limit=0.5) as books:
             locker.execute("SELECT 1 FROM job_ticks FOR UPDATE")
@@ -263,7 +263,7 @@ def test_locked_first_run_of_a_key_keeps_no_other_of_it(
 def test_locked_runs_at_the_front_of_a_group_keep_no_other_of_it(
     context: None, jobs: CronJobs, db: SQLAlchemy, database_url: str
 ) -> None:
-    """More rows than one round reads stand in front, of a queue that this worker does not serve."""
+    """The first rows are of a queue that this worker does not serve, and fill a round."""
     far = jobs.task(name="far", queue="far", priority=5)(lambda: None)
     near = jobs.task(name="near")(lambda: None)
     far.using(commit=True).enqueue_many([{}] * 130)

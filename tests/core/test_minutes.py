@@ -63,7 +63,7 @@ def note(jobs: CronJobs) -> Any:
 
 
 def renewed(db: SQLAlchemy) -> None:
-    """Return from a handler when its lease has been renewed past its second end."""
+    """Wait in a handler until its lease has been renewed by more than two seconds."""
     mine = select(JobRun.locked_until).where(JobRun.id == current_run.id)
 
     def until() -> Any:
@@ -126,7 +126,7 @@ def test_nothing_is_claimed_while_too_much_is_left_to_tell(
     def receive(sender: Flask, outcome: Outcome) -> None:
         if not behind:
             wait_until(lambda: len(starts) >= 5)
-            time.sleep(0.5)  # Anything that was claimed in spite of it would begin by now.
+            time.sleep(0.5)  # Anything that was wrongly claimed would begin by now.
             behind.append(len(starts))
 
     note = jobs.task(name="note")(lambda: starts.append(1))
@@ -163,7 +163,7 @@ def test_minute_whose_slots_cannot_be_recorded_is_never_finished(
     jobs: CronJobs, db: SQLAlchemy, resident: Start, short_minutes: None, passes: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Else health would take it for a tick that did its work. Lasting trouble ends the worker."""
+    """Otherwise it would count as a tick that did its work. Lasting trouble ends the worker."""
     tries: list[int] = []
 
     def fail(*args: object) -> None:
@@ -214,7 +214,7 @@ def test_its_last_minute_is_finished_when_it_stops(
 ) -> None:
     monkeypatch.setattr(resident_module, "MINUTE", 3600.0)
     worker = resident(("default", "mail"))
-    wait_until(lambda: fetch(db, JobTick.id))  # Or the run may end before its minute has a row.
+    wait_until(lambda: fetch(db, JobTick.id))  # Otherwise the run could end before this row exists.
     workers = fetch(db, JobTick.resident, JobTick.queues, JobTick.version)
     assert workers == [(True, ["default", "mail"], __version__)]
     note.enqueue()
@@ -261,7 +261,7 @@ def test_each_minute_is_told_with_its_report(
 def test_the_work_begins_just_after_the_full_minute_of_the_database(
     monkeypatch: pytest.MonkeyPatch, second: float, ahead: float, took: float, left: float
 ) -> None:
-    """The work began at that second of the host's clock, and took so long."""
+    """The work began at *second* of the host's clock, and *took* so many seconds."""
     began = 1_800_000_000.0 + second
     monkeypatch.setattr(resident_module, "time", SimpleNamespace(time=lambda: began + took))
     minutes: Any = SimpleNamespace(_opened=SimpleNamespace(clock_offset=ahead))

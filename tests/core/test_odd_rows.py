@@ -29,7 +29,7 @@ DEEP = '{"a": ' + "[" * 2000 + "]" * 2000 + "}"
 DIGITS = '{"a": ' + "9" * 5000 + "}"
 LONG_AGO = "2020-01-01 00:00:00.000000"
 
-#: What is odd about a run, on which databases, and the run's state after the first tick.
+#: Odd runs: the SQL that changes a run, the databases, and its status after the first tick.
 ODD_RUNS: dict[str, tuple[str, str, str]] = {
     "scheduled for infinity": ("scheduled_for = 'infinity'", "postgresql", "failed"),
     "scheduled BC": ("scheduled_for = '0044-03-15 BC'", "postgresql", "failed"),
@@ -53,7 +53,7 @@ ODD_RUNS: dict[str, tuple[str, str, str]] = {
     "attempts a fraction": ("attempts = 0.5", "sqlite", "succeeded"),
     "both attempts texts": ("attempts = 'x', max_attempts = 'y'", "sqlite", "succeeded"),
 }
-#: What is odd about a definition that is due, and on which databases.
+#: Odd definitions that are due: the SQL that changes one, and the databases.
 ODD_DEFINITIONS: dict[str, tuple[str, str]] = {
     "never": ("next_run_at = 'infinity'", "postgresql"),
     "since ever": ("next_run_at = '-infinity'", "postgresql"),
@@ -72,7 +72,7 @@ ODD_DEFINITIONS: dict[str, tuple[str, str]] = {
     "many digits": (f"payload = '{DIGITS}'", "sqlite postgresql"),
     "deep payload": (f"payload = '{DEEP}'", "sqlite postgresql"),
 }
-#: What is odd about a batch whose last run has ended, and on which databases.
+#: Odd batches whose last run has ended: the SQL that changes one, and the databases.
 ODD_BATCHES: dict[str, tuple[str, str]] = {
     "no columns": ("then_columns = NULL", "sqlite postgresql"),
     "empty columns": ("then_columns = '{}'", "sqlite postgresql"),

@@ -31,7 +31,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-#: What is noted at which second, and what the log says.
+#: The seconds at which something is noted, with what is noted, and the messages in the log.
 OUTAGES: dict[str, tuple[list[tuple[float, str]], list[str]]] = {
     "it is said once a minute and when it is over": (
         [(0, "over"), *((second, "away") for second in range(125)), (125, "over"), (126, "over")],

@@ -1,4 +1,4 @@
-"""What a finalized run's row contains, and what a failed attempt leaves."""
+"""The row of a run after its outcome, and the record of a failed attempt."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_outcome_with_another_s_id_but_the_own_token_touches_nothing(kit: Kit) -
     assert kit.get(foreign.id).status == "running"
 
 
-# An output is written for its own attempt, whichever worker holds the run by then.
+# An output is written for its own attempt, even if another worker holds the run by then.
 
 
 def kept(kit: Kit) -> list[tuple[int, str]]:
@@ -210,7 +210,7 @@ class TestGrowthOfFailures:
         monkeypatch.setattr(outcomes, "FAILURES_KEPT", KEPT)
 
     def fail(self, kit: Kit, run_id: int, times: int) -> None:
-        """Let a run fail *times* times, as if somebody allowed another attempt after each."""
+        """Let a run fail *times* times, as if another attempt was allowed by hand after each."""
         for _ in range(times):
             kit.finish(kit.claim_one(), "dead", error="boom")
             kit.sql(

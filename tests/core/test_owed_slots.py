@@ -26,7 +26,7 @@ LetTimePass = Callable[[timedelta], None]
 
 @pytest.fixture
 def pass_time(db: SQLAlchemy) -> LetTimePass:
-    """Move all times in the tables into the past."""
+    """Return a function that moves all times in the tables into the past."""
 
     def pass_time(by: timedelta) -> None:
         for model, columns in (
@@ -175,7 +175,7 @@ class TestZoneRules:
 
     @pytest.fixture
     def at(self) -> datetime:
-        """Return a slot of some minutes ago, three hours behind UTC."""
+        """Return a slot of some minutes ago, in a zone three hours behind UTC."""
         return (now() - 10 * MINUTE).replace(second=0, microsecond=0)
 
     @pytest.fixture

@@ -1,4 +1,4 @@
-"""Pruning: in short transactions, by age, all kinds in proportion, and nothing that is alive."""
+"""Pruning: in short transactions, by age, all kinds in proportion, and nothing still needed."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def left(kit: Kit) -> tuple[int, int, int]:
 
 
 def count(sent: Sent, beginning: str) -> int:
-    """Return how many of the statements begin like this."""
+    """Return how many of the statements begin with *words*."""
     return sum(" ".join(sql.split()).startswith(beginning) for sql, _ in sent.statements)
 
 
 @on_postgresql
 def test_run_that_is_retried_meanwhile_keeps_its_failures(kit: Kit) -> None:
-    """On SQLite no run can be retried meanwhile: pruning holds the write lock."""
+    """On SQLite, no run can be retried meanwhile, since pruning holds the write lock."""
     run = kit.run(max_attempts=1)
     kit.finish(kit.claim_one(), "dead")
     kit.sql("UPDATE job_runs SET finished_at = '2000-01-01'")
@@ -102,7 +102,7 @@ def test_large_backlog_goes_in_short_transactions(
 def test_runs_of_many_steps_go_in_short_transactions(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each deletes few steps, but at least one run; none is left, and none comes twice."""
+    """Each transaction deletes few steps, but at least one run; all are deleted, each once."""
     monkeypatch.setattr(pruning, "STEPS_AT_ONCE", 10)
     for steps in (0, 4, 4, 25, 1, *[0] * 10):
         run_id = finished(kit, "succeeded", days=20)
@@ -119,7 +119,7 @@ def test_runs_of_many_steps_go_in_short_transactions(
 
 
 def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tick that has no more time stops after a round."""
+    """A tick whose time is over stops after a round."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     for number in range(6):
         finished(kit, "succeeded", 20)
@@ -193,7 +193,7 @@ def test_what_must_stay_holds_up_nothing_behind_it(
 
 
 def test_others_write_between_two_transactions(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On SQLite, writers retry every few milliseconds, and would find it locked again."""
+    """On SQLite, writers retry every few milliseconds, and would always find the file locked."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 1)
     for _ in range(3):
         finished(kit, "succeeded", 20)

@@ -39,7 +39,7 @@ def never(attempt: int, error: BaseException) -> float | None:
 def test_policy_is_not_asked_about_a_lost_worker(
     jobs: CronJobs, context: None, rows: Rows, policy: Any
 ) -> None:
-    """It speaks of what the handler raises; the default delay holds while attempts are left."""
+    """The policy is about the handler's own errors; the default delay applies here."""
     jobs.task(name="it", retry=policy)(lambda: None)
     lost_columns: dict[str, Any] = {"job_type": "it", "locked_until": ago(5), "max_attempts": 3}
     ids = [rows.run("running", attempts=attempts, **lost_columns) for attempts in (1, 3)]

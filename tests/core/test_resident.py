@@ -1,4 +1,4 @@
-"""``flask jobs work`` from within: a commit on PostgreSQL wakes it; otherwise it polls."""
+"""``flask jobs work`` in this process: a commit on PostgreSQL wakes it; otherwise it polls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def listening(db: SQLAlchemy) -> list[bool]:
 
 
 def waits(db: SQLAlchemy) -> bool:
-    """Return whether a worker has its row, has polled in vain, and waits."""
+    """Return whether a worker has its row, has polled without success, and waits."""
     return bool(listening(db)) and all(keeper._pace.exhausted for keeper in keepers())
 
 
@@ -77,7 +77,7 @@ def sent(db: SQLAlchemy, context: None) -> list[str]:
 
 @on_postgresql
 class TestWaking:
-    """Each worker would poll only in an hour."""
+    """Without a notification, each worker would poll only after an hour."""
 
     @pytest.fixture(autouse=True)
     def never_looks(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ class TestWaking:
         wait_until(lambda: waits(db))
         assert listening(db) == [True]
         note.using(commit=False).enqueue()
-        assert statuses(db) == []  # It is rolled back, so nobody is notified.
+        assert statuses(db) == []  # It is rolled back, so no notification is sent.
         state.waking.block_for(0)
         note.enqueue()
         wait_until(lambda: statuses(db) == ["succeeded"])
@@ -165,7 +165,7 @@ def test_page_is_green_soon_after_a_start_that_ends_an_outage(
 
 @on_postgresql
 class TestNotifying:
-    """What an enqueue sends, in an app beside which a worker listens."""
+    """The notifications of an enqueue, in an app with a worker that listens."""
 
     @pytest.fixture
     def listener(self, rows: Rows) -> None:

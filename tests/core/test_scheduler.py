@@ -1,4 +1,4 @@
-"""Definitions under ticks: declared by code, kept in step, and due slots become runs."""
+"""Ticks and definitions: code declares them, changes are stored, and due slots become runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TestSync:
     def test_old_and_new_code_side_by_side_run_a_slot_of_both_once(
         self, code: Code, first: str
     ) -> None:
-        """In a rolling deploy, ticks of both take turns, and both have the slot at midnight."""
+        """In a rolling deploy, ticks of both versions alternate; both have the slot at midnight."""
         changed = "0 0,12 * * *" if first == "0 0 * * *" else "0 0 * * *"
         code(schedule=first).tick()
         expected = midnight()

@@ -66,7 +66,7 @@ def test_paused_definition_records_nothing(kit: Kit, at: datetime) -> None:
     assert kit.defined(definition).next_run_at == at
 
 
-#: An earlier run of a definition by its status, and whether it is live.
+#: Earlier runs of a definition by their status, and whether each is live.
 EARLIER: dict[str, tuple[dict[str, Any], bool]] = {
     "queued": ({}, True),
     "running": ({"attempts": 1, "locked_by": "host:1:x", "locked_until": ago(-3600)}, True),
@@ -97,7 +97,7 @@ def test_slot_is_skipped_and_recorded_while_an_earlier_run_of_its_definition_is_
 def test_a_run_that_waits_on_purpose_is_live_though_an_attempt_has_failed(
     kit: Kit, at: datetime, kind: OutcomeKind
 ) -> None:
-    """For example, it sleeps at a step, or was given back by a deploy."""
+    """For example, it sleeps at a step, or a deploy gave it back."""
     definition = kit.define(due=at)
     run = kit.run(definition_id=definition, scheduled_for=ago(3600))
     assert kit.finish(kit.claim_one(), "failed", delay=0)

@@ -1,4 +1,4 @@
-"""The rows of ticks: what each contains, and that they stay few."""
+"""The rows of ticks: the contents of each, and that there are never many."""
 
 from __future__ import annotations
 

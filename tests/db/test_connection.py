@@ -20,8 +20,8 @@ from flask_cronjobs.models import JobRun
 from tests.kit import Kit, in_threads
 from tests.marks import on_postgresql, on_sqlite
 
-#: An app may have set any of these; SQLite has READ UNCOMMITTED instead of REPEATABLE READ. The
-#: last one is the server's own default, for all connections.
+#: The isolation levels that an app may set. SQLite has READ UNCOMMITTED instead of REPEATABLE READ.
+#: The last one is set on the server, for all connections.
 SERVER = {"connect_args": {"options": "-c default_transaction_isolation=serializable"}}
 ENGINES: dict[str, dict[str, Any]] = {
     "autocommit": {"isolation_level": "AUTOCOMMIT"},
@@ -29,7 +29,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "serializable": {"isolation_level": "SERIALIZABLE"},
     "server": SERVER,
 }
-#: Errors that may pass, and whether the server has gone away or become read-only.
+#: Errors that may pass, and whether each means that the server is gone or read-only.
 TRANSIENT = {"40001": False, "25006": True, "25P03": True, "25P04": True, "57P01": True}
 
 
@@ -143,7 +143,7 @@ class TestSeveralStatements:
     def test_one_that_fails_takes_back_the_other_and_is_not_sent_again(
         self, kit: Kit, failing: int
     ) -> None:
-        """psycopg would send the statements that it holds back."""
+        """Otherwise psycopg would send the statements that it still holds."""
         statements = [(ONE_MORE, {"task": "task"}), (ODD, {})]
         with pytest.raises(DatabaseTrouble, match="ck_job_runs_status"):
             kit.books.rows_of_each(statements if failing else statements[::-1])
@@ -200,7 +200,7 @@ def race_to_the_end(kit: Kit) -> list[int]:
 class TestTriedAgain:
     @pytest.mark.parametrize(("code", "emptied"), TRANSIENT.items())
     def test_whole_transaction_runs_again(self, kit: Kit, code: str, emptied: bool) -> None:
-        """An error of the server empties the app's pool: its connections go to the same server."""
+        """Such an error empties the app's pool, whose connections go to the same server."""
         before = backend(kit.engine)
         assert backend(kit.engine) == before
         tries: list[str] = []
@@ -289,7 +289,7 @@ class TestSQLite:
         assert (len(tries), len(kit.all_rows())) == (1, 1)
 
     def test_transaction_that_reads_before_it_writes_is_not_overtaken(self, kit: Kit) -> None:
-        """A deferred transaction would fail at its write, as another has written since its read."""
+        """A deferred transaction would fail at its write if another has written since its read."""
         run_id = kit.run()
         tries: list[int] = []
         overtaken = threading.Event()
@@ -322,4 +322,4 @@ class TestSQLite:
             dialect_of(create_engine(kit.engine.url))
 
 
-# Other threads continue while it waits for the database
+# Other threads run while it waits for the database

@@ -44,7 +44,7 @@ def interruptible() -> Iterator[None]:
 
 
 def seconds_to_connect(engine: Engine) -> float:
-    """Return the fastest of ten connects: the machine may have paused in another."""
+    """Return the time of the fastest of ten connects: the machine may pause during others."""
     seconds: list[float] = []
     for _ in range(10):
         began = time.perf_counter()
@@ -54,7 +54,7 @@ def seconds_to_connect(engine: Engine) -> float:
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # The drivers tell that they close it.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # The drivers warn that they close it.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <function _collection_gced")  # SQLAlchemy
 def test_interruption_leaves_no_connection(engine: Engine, database_url: str) -> None:
     connect_apart(engine).close()  # The first connection of an engine asks the server for more.

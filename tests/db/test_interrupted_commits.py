@@ -1,4 +1,4 @@
-"""An interruption within a commit, where SQLAlchemy considers the transaction ended."""
+"""An interruption within a commit, when SQLAlchemy considers the transaction ended."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def set_path(connection: Any, _: object) -> None:
 @pytest.mark.parametrize("how", ["options", "listener", "first listener"])
 @pytest.mark.parametrize("by", ["init", "create_all"])
 def test_search_path_of_all_connections_is_one_place(make: Any, how: str, by: str) -> None:
-    """A listener that came after SQLAlchemy's own let the doctor suggest "run init" forever."""
+    """With a listener after SQLAlchemy's own, the doctor suggested "run init" again and again."""
     path = {"connect_args": {"options": "-csearch_path=shop"}}
     shop = make(**path if how == "options" else {})
     with shop.app.app_context():
@@ -100,7 +100,7 @@ def test_search_path_of_all_connections_is_one_place(make: Any, how: str, by: st
 
 
 def test_session_with_another_search_path_is_told_where_the_tables_are(make: Any) -> None:
-    """It does not suggest ``init``, which finds them."""
+    """It does not suggest ``init``, which would find them."""
     shop = make()
     shop.init()
     with shop.app.app_context():
@@ -134,7 +134,7 @@ def test_tables_in_another_schema_are_named(make: Any) -> None:
 
 
 def test_search_path_without_a_schema_is_named(make: Any) -> None:
-    """``init`` said that no schema was selected, and named the doctor, which named ``init``."""
+    """Otherwise ``init`` would refer to the doctor, and the doctor to ``init``."""
     shop = make(connect_args={"options": "-csearch_path=nowhere"})
     finding = shop.doctor()
     assert "The search_path is nowhere, and none of its schemas exists" in finding.todo

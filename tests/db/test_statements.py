@@ -1,4 +1,4 @@
-"""Settings and prepared statements of bookkeeping; frames that are released."""
+"""Settings and prepared statements of bookkeeping, and frames that are released."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tables import copy_tables
 
 
 def prepared_by(books: Bookkeeping) -> int:
-    """Return how many statements the server has prepared after one was sent again and again."""
+    """Return how many statements the server has prepared after one was sent several times."""
     for _ in range(12):
         books.rows(text("SELECT count(*) FROM job_runs WHERE status = 'queued'"))
     counted: Any = books.rows(text("SELECT count(*) AS number FROM pg_prepared_statements"))
@@ -30,7 +30,7 @@ def prepared_by(books: Bookkeeping) -> int:
     ("database_url", "engine_options", "prepares"),
     [
         ("postgresql", {}, True),
-        # An app sets this for a pooler.
+        # Apps set this for a pooler.
         ("postgresql", {"connect_args": {"prepare_threshold": None}}, False),
         ("pgbouncer", {}, False),
     ],
@@ -39,7 +39,7 @@ def prepared_by(books: Bookkeeping) -> int:
 def test_bookkeeping_prepares_statements_where_it_may(
     engine: Engine, postgresql_url: str, prepares: bool
 ) -> None:
-    # The engine itself would prepare statements by creating the tables.
+    # Creating the tables by this engine would already prepare statements.
     assert copy_tables(postgresql_url)
     with Bookkeeping(engine) as books:
         assert (prepared_by(books) > 0) == prepares
@@ -71,7 +71,7 @@ def test_settings_of_bookkeeping_end_with_each_transaction(
 def test_error_of_a_statement_is_its_own_and_nothing_is_logged(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """psycopg would log what follows an error in a pipeline."""
+    """Otherwise psycopg would log what follows an error in a pipeline."""
     with Bookkeeping(engine, patience=0) as books:
         for _ in range(3):
             with pytest.raises(DatabaseTrouble, match="division by zero"):

@@ -36,13 +36,13 @@ def tally(database_url: str, mailbox: Mailbox) -> Iterator[Tally]:
 
 @pytest.fixture
 def client(tally: Tally) -> FlaskClient:
-    """The browser of somebody."""
+    """A browser without a login."""
     return tally.app.test_client()
 
 
 @pytest.fixture
 def staff(tally: Tally) -> FlaskClient:
-    """The browser of a support person, in the midst of sample data."""
+    """The browser of a support person, with sample data in the database."""
     with tally.app.app_context():
         sample.add_sample(PASSWORD)
     client = tally.app.test_client()

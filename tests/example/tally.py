@@ -27,7 +27,7 @@ REMINDED = [f"customer{number}@example.net" for number in (1, 4, 5, 7)]
 
 
 class Tally:
-    """The example app under test; each call has an app context of its own, as in life.
+    """The example app under test; each call has its own app context, as in production.
 
     :param app: the app, with empty tables.
     """
@@ -69,5 +69,5 @@ def submit(client: FlaskClient, path: str, **values: str) -> TestResponse:
 
 
 def hidden_fields(client: FlaskClient, path: str) -> dict[str, str]:
-    # The last one of a name: the header has a form of its own.
+    # If two fields have the same name, the last one counts: the header has its own form.
     return dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]+)"', client.get(path).text))

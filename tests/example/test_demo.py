@@ -12,7 +12,7 @@ from tests.python import python
 
 pytestmark = pytest.mark.slow
 
-#: All warnings are errors, but that connections to SQLite are left to the end of the process.
+#: All warnings are errors, except that connections to SQLite stay open until the process ends.
 STRICT = ("-W", "error", "-W", "ignore::ResourceWarning")
 
 

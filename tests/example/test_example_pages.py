@@ -12,7 +12,7 @@ from tests.example.tally import LINUS, PASSWORD, Tally, submit
 
 @pytest.fixture
 def database_url(sqlite_url: str) -> str:
-    """One kind of database: what these tests look at is the same on both."""
+    """The URL of an SQLite database: these pages are the same on both databases."""
     return sqlite_url
 
 

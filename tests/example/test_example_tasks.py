@@ -64,7 +64,7 @@ def test_weekly_report_is_received_when_its_monday_comes(
 
 
 def overdue_by(tally: Tally, day: date) -> list[str]:
-    """Whom the sample data says to remind on *day*."""
+    """Return the addresses of those with an unpaid invoice that was due before *day*."""
     late = select(Invoice).where(Invoice.paid_on.is_(None), Invoice.due_on < day)
     return [invoice.customer_email for invoice in tally.all(late.order_by(Invoice.id))]
 
@@ -101,7 +101,7 @@ def test_retry_after_a_failure_midway_sends_no_reminder_twice(
 def test_a_month_is_closed_in_steps(
     tally: Tally, staff: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tick past its budget stops behind a step, and the next one goes on."""
+    """A tick past its budget stops after a step, and the next tick continues."""
     (issued,) = tally.all(select(Invoice.issued_on).where(Invoice.id == 2))
     month = f"{issued:%Y-%m}"
     with tally.app.app_context():
@@ -124,7 +124,7 @@ def test_double_click_sends_one_report(tally: Tally, staff: FlaskClient, mailbox
         assert staff.post("/support", data=form).status_code in REDIRECTED
     tally.tick()
     assert len(mailbox.mails) == 1
-    # Asked for once more, on purpose, it is sent once more.
+    # A second request on purpose sends it again.
     del form["csrf"], form["request_id"]
     submit(staff, "/support", **form)
     tally.tick()

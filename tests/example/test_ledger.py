@@ -32,7 +32,7 @@ def test_lines_follow_each_other_also_if_the_first_is_tried_again(
         select(Invoice).where(Invoice.user_id == 2, Invoice.paid_on.is_(None)).order_by(Invoice.id)
     )
     with monkeypatch.context() as patch:
-        patch.delattr(tasks, "Entry")  # As if a deploy had forgotten its table.
+        patch.delattr(tasks, "Entry")  # This is as if a deploy had forgotten the table.
         assert pay(ada, first) in REDIRECTED
         tally.tick()
         assert pay(ada, second) in REDIRECTED

@@ -1,4 +1,4 @@
-"""Tests of the features, a folder or a file for each."""
+"""Tests of the features: a folder or a file for each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from types import ModuleType
 
 
 def parts(name: str) -> list[ModuleType]:
-    """Return the modules *name* of those folders that have one.
+    """Return the modules called *name* of the features' folders.
 
-    So a feature adds to the tests of others, which pass without it: ``statements`` to be rendered,
-    ``plans`` to be explained, ``machines`` for random histories, ``kills`` at failpoints, and what
-    the ``soak`` does.
+    With these, a feature adds to the tests of other parts, which pass without it: ``statements`` to
+    be rendered, ``plans`` to be explained, ``machines`` for random histories, ``kills`` at
+    failpoints, and tasks and checks for the ``soak``.
     """
     paths = sorted(Path(__file__).parent.glob(f"*/{name}.py"))
     return [import_module(f"{__name__}.{path.parent.name}.{name}") for path in paths]

@@ -32,7 +32,7 @@ Said = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove at the end what a worker has installed for the whole process."""
+    """At the end, remove what a worker has installed for the whole process."""
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
@@ -47,7 +47,7 @@ def outputs(db: SQLAlchemy, run: JobRun) -> dict[int, str]:
 
 @pytest.fixture
 def said(db: SQLAlchemy, perform: Perform) -> Callable[..., str]:
-    """Perform a handler whose output is kept; return that output."""
+    """Perform a handler whose output is kept; return the kept output."""
 
     def said(handler: Callable[[], Any], **options: Any) -> str:
         return outputs(db, perform(handler, keep_output=True, **options)).get(1, "")
@@ -62,7 +62,7 @@ def test_prints_and_logs_are_kept_in_order_and_once(
 
     def speak() -> None:
         print("first")
-        app.logger.warning("second %s", "é")  # This is printed on stderr, too.
+        app.logger.warning("second %s", "é")  # The logging is also printed to stderr.
         sys.stderr.writelines(["third\n"])
 
     lines = said(speak).splitlines()

@@ -92,7 +92,7 @@ def test_order_goes_on_behind_a_dead_run(
 def test_run_that_is_open_behind_one_that_is_parked_is_parked_too(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger
 ) -> None:
-    """Somebody has changed rows by hand. The tick opens the first, which is not due."""
+    """Rows were changed by hand. The tick opens the first run, which is not due."""
     books = ledger()
     first, behind = books.enqueue(range(2))
     later = now() + timedelta(hours=1)

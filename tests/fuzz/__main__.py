@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: interrupt handlers at random moments, and say what was left of them."""
+"""`python -m tests.fuzz`: interrupt handlers at random moments, and print what they left behind."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from tests import postgres
 from tests.fuzz.driver import Report, fuzz
 
-#: How many of what is wrong in the same way are shown.
+#: How many problems of the same kind are printed.
 SHOWN = 3
 
 
 def main() -> int:
-    """Fuzz as the arguments say; 1 if anything is wrong."""
+    """Fuzz as the arguments say; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--interruptions", type=int, default=100, help="on each database")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], help="default: both")
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def _fuzz(database: str, interruptions: int, seed: int, queries: bool) -> int:
-    """Fuzz on one kind of database; how much is wrong."""
+    """Fuzz on one kind of database; return the number of problems."""
     mode = " --queries" if queries else ""
     print(f"fuzz: --database {database} --interruptions {interruptions} --seed {seed}{mode}")
     folder = Path(tempfile.mkdtemp(prefix="cronjobs-fuzz-"))
@@ -69,7 +69,7 @@ def _tell(report: Report, seconds: float) -> None:
 
 
 def _alike(wrong: Sequence[str]) -> list[list[str]]:
-    """Group what differs by numbers, and by what stands in parentheses, alone."""
+    """Group the problems that differ only by numbers and by what is in parentheses."""
     groups: dict[str, list[str]] = {}
     for text in wrong:
         groups.setdefault(re.sub(r"\(.*?\)|\d+", "", text), []).append(text)

@@ -23,15 +23,16 @@ from tests.soak.timeline import append
 
 #: The modules that a query goes through, from its beginning to its last row.
 QUERYING = "sqlalchemy.engine"
-#: The variable that makes what a handler does random, and the same when the fuzz is run again.
+#: The variable with a seed, which makes what a handler does random, and the same in a repeated
+#: fuzz.
 SEED = "FUZZ_SEED"
 
 LEASE = 5.0
-#: The timeouts of the tasks that run into them, in seconds.
+#: The timeouts of the tasks that are to reach them, in seconds.
 TIMEOUTS = (0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05)
 #: How long a handler waits for its interruption, in seconds.
 PATIENCE = 1.5
-#: So many attempts that a run ends well although each interruption costs one.
+#: So many attempts that a run ends well although each interruption uses up one.
 AGAIN = Retry(max_attempts=4, backoff="fixed", base=0)
 
 db = SQLAlchemy()
@@ -39,7 +40,7 @@ jobs = CronJobs()
 
 
 class Entry(db.Model):  # type: ignore[name-defined,misc]
-    """One half of what a step writes."""
+    """One of the two rows that a step writes."""
 
     __tablename__ = "fuzz_entries"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -49,7 +50,7 @@ class Entry(db.Model):  # type: ignore[name-defined,misc]
 
 
 class Shared(db.Model):  # type: ignore[name-defined,misc]
-    """The row that every step writes to: whoever keeps a lock keeps it on this."""
+    """The row that every step writes to, so that a lock that stays is a lock on this row."""
 
     __tablename__ = "fuzz_shared"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -59,12 +60,13 @@ class Shared(db.Model):  # type: ignore[name-defined,misc]
 class Fuzz:
     """What the handlers share in one worker process.
 
-    :ivar seen: the runs that were begun in this process: these are to come to their end.
+    :ivar seen: the runs that were begun in this process; their next attempts are to end.
     :ivar effects: the last effect that each run began.
-    :ivar interrupted: by what each run was interrupted.
+    :ivar interrupted: the kind of each interrupted run, what interrupted it, and the exception.
     :ivar unheard: runs whose interruption did not come.
-    :ivar queries: whether victims query until they are interrupted, and nothing but that counts.
-    :ivar querying_until: until when they do.
+    :ivar queries: whether victims query until they are interrupted, and only interruptions of
+        queries count.
+    :ivar querying_until: until when they query.
     """
 
     def __init__(self) -> None:
@@ -88,7 +90,7 @@ class Burden:
 
 
 def create_app(database: str, folder: str) -> Flask:
-    """The app on a database.
+    """Make the app on a database.
 
     :param folder: for the log of effects.
     """
@@ -106,7 +108,7 @@ def create_app(database: str, folder: str) -> Flask:
 
 
 def _halves(step: int, choose: random.Random, savepoint: bool) -> None:
-    """Write two halves in one transaction, with a query between them."""
+    """Write two rows in one transaction, with a query between them."""
     half = {"run_id": current_run.id, "token": current_run.claim.token, "step": step}
     with db.session.begin_nested() if savepoint else nullcontext():
         db.session.execute(insert(Entry), half)
@@ -121,20 +123,20 @@ def _session(step: int, choose: random.Random) -> None:
     _halves(step, choose, savepoint=False)
     if choose.random() < 0.7:
         db.session.commit()
-        current_run.heartbeat()  # So that a cancel is noticed soon.
+        current_run.heartbeat()  # A cancel is then noticed soon.
     else:
         db.session.rollback()
 
 
 def _query(choose: random.Random) -> None:
-    """Queries in the midst of which an interruption may come; one, unless nothing else is done."""
+    """Query, and repeat it as long as only queries are to be interrupted."""
     _query_once(choose)
     while time.monotonic() < fuzz.querying_until:
         _query_once(choose)
 
 
 def _query_once(choose: random.Random) -> None:
-    """A query, and rows that are read one by one."""
+    """Query, and read the rows one by one."""
     if db.engine.dialect.name == "postgresql":
         seconds = choose.choice([0, 0.002, 0.005, 0.01, 0.01, 0.01, 1.0])
         db.session.execute(text("SELECT pg_sleep(:seconds)"), {"seconds": seconds})
@@ -145,7 +147,7 @@ def _query_once(choose: random.Random) -> None:
 
 
 def _once(step: int, choose: random.Random) -> None:
-    """Do an effect, or find it done."""
+    """Perform an effect, or find that it is done."""
     run_id = current_run.id
     fuzz.effects[run_id] = max(step, fuzz.effects.get(run_id, 0))
     key = f"{run_id}:{step}"
@@ -175,7 +177,7 @@ STEPS: dict[str, Callable[[int, random.Random], None]] = {
 
 
 def _victim(kind: str, how: str, after: float) -> None:
-    """Work until interrupted; in a later attempt, and when all is calm, do a little and end."""
+    """Work until interrupted; later attempts, and all at the end of the fuzz, work only briefly."""
     fuzz.frames.check(f"run {current_run.id}")
     burden = Burden()
     fuzz.frames.keep(burden, f"run {current_run.id} ({kind}, {how})")
@@ -191,7 +193,7 @@ def _victim(kind: str, how: str, after: float) -> None:
     fuzz.querying_until = until if fuzz.queries else 0.0
     step = 0
     try:
-        while True:  # Once at least, also if no interruption comes: the checker expects its rows.
+        while True:  # This is done once even without an interruption: the checker expects rows.
             STEPS[kind](step, choose)
             step += 1
             if time.monotonic() >= until:
@@ -208,9 +210,9 @@ def _victim(kind: str, how: str, after: float) -> None:
 
 
 def _is_in_a_query(error: BaseException | None) -> bool:
-    """Whether a statement or its result was under way when *error* was raised.
+    """Return whether a statement or its result was being processed when *error* was raised.
 
-    On SQLite it is raised when a part of the query has come to its end.
+    On SQLite it is raised when a part of the query has ended.
     """
     frames = [frame for frame, _ in walk_tb(error.__traceback__ if error else None)]
     return any(
@@ -230,7 +232,7 @@ def _declare(kind: str, timeout: float | None) -> str:
     return name
 
 
-#: The tasks of each kind by their timeouts; None: an interruption of another sort is to come.
+#: The tasks of each kind by their timeouts; None if something other than a timeout interrupts it.
 TASKS = {
     (kind, timeout): _declare(kind, timeout) for kind in STEPS for timeout in (None, *TIMEOUTS)
 }
@@ -238,5 +240,5 @@ TASKS = {
 
 @jobs.task
 def inspect() -> None:
-    """Run after each victim, and look for what it has left."""
+    """Run after each victim, and search for what it has left behind."""
     fuzz.inspect(f"run {current_run.id}")

@@ -17,20 +17,21 @@ from sqlalchemy import Connection, create_engine, text
 
 from tests.fuzz import app as fuzz_app
 
-#: How long a worker may say nothing before it is ended, in seconds.
+#: How long a worker may print nothing before it is ended, in seconds.
 SILENCE = 60.0
-#: So often a worker that has ended too early is replaced.
+#: How many workers are started, at most, if they end too early.
 WORKERS = 10
-#: Where an interruption may lead to another error, which must not take its place.
+#: An interruption may cause an error of these in turn, which must not be recorded in its place.
 DRIVERS = ("sqlite3.", "psycopg.", "sqlalchemy.")
 
 
 @dataclass
 class Report:
-    """What came of a fuzz.
+    """The results of a fuzz.
 
-    :ivar interrupted: how many interruptions there were, by what, how, and with which exception.
-    :ivar wrong: what should not be.
+    :ivar interrupted: the number of interruptions by the kind of handler, the cause, and the
+        exception.
+    :ivar wrong: the problems.
     :ivar unheard: handlers whose interruption did not come.
     """
 
@@ -43,8 +44,8 @@ class Report:
 def fuzz(url: str, folder: Path, interruptions: int, seed: int, queries: bool = False) -> Report:
     """Interrupt handlers on the database at *url*, which is empty.
 
-    :param queries: whether only inside queries.
-    :param folder: for the log of effects and what workers print; empty.
+    :param queries: whether to interrupt only inside queries.
+    :param folder: an empty folder for the log of effects and for what workers print.
     """
     prepare(url, folder)
     report = Report()
@@ -81,11 +82,11 @@ def prepare(url: str, folder: Path) -> None:
 
 
 def _work(report: Report, arguments: list[str], folder: Path) -> None:
-    """Let one worker process interrupt, and add what it says to *report*."""
+    """Let one worker process interrupt handlers, and add what it prints to *report*."""
     with (folder / "log").open("ab") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "tests.fuzz.worker", *arguments],
-            # The seed is also that of what its handlers do.
+            # The seed also decides what its handlers do.
             env=os.environ | {fuzz_app.SEED: arguments[-1]},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -105,7 +106,7 @@ def _work(report: Report, arguments: list[str], folder: Path) -> None:
 
 
 def _ended_when_silent(worker: subprocess.Popen[str]) -> threading.Timer:
-    # SIGABRT: faulthandler prints where it hangs.
+    # On SIGABRT, faulthandler prints where it hangs.
     timer = threading.Timer(SILENCE, worker.send_signal, [signal.SIGABRT])
     timer.daemon = True
     timer.start()
@@ -113,7 +114,7 @@ def _ended_when_silent(worker: subprocess.Popen[str]) -> threading.Timer:
 
 
 def hear(report: Report, said: dict[str, str | int]) -> None:
-    """Add what a worker said to *report*."""
+    """Add a line that a worker printed to *report*."""
     if "interrupted" in said:
         report.interrupted[str(said["interrupted"]), str(said["how"]), str(said["error"])] += 1
     elif "wrong" in said:
@@ -125,7 +126,7 @@ def hear(report: Report, said: dict[str, str | int]) -> None:
 
 
 def wrong(connection: Connection, folder: Path) -> Iterator[str]:
-    """What should not be in the database and in the log of effects in *folder*."""
+    """Yield the problems in the database, and in the log of effects in *folder*."""
     yield from _effects(connection, (folder / "effects").read_text().split())
     yield from _halves(connection)
     yield from _atomic(connection)
@@ -134,12 +135,12 @@ def wrong(connection: Connection, folder: Path) -> Iterator[str]:
 
 
 def _effects(connection: Connection, log: list[str]) -> Iterator[str]:
-    """Each effect was done once, if it was not in doubt and to be done again."""
+    """Each effect was done once, unless it may be repeated when in doubt."""
     times = Counter(log)
     marks = connection.execute(text("SELECT key, state, run_id FROM job_effects")).all()
     states = {row.key: row.state for row in marks}
     for key, number in times.items():
-        again = int(key.split(":")[1]) % 2 == 1  # Those are called with in_doubt="redo".
+        again = int(key.split(":")[1]) % 2 == 1  # These are called with in_doubt="redo".
         if number > 1 and not again:
             yield f"the effect {key} was done {number} times"
         if key not in states:
@@ -150,7 +151,7 @@ def _effects(connection: Connection, log: list[str]) -> Iterator[str]:
 
 
 def _halves(connection: Connection) -> Iterator[str]:
-    """No transaction was committed in part."""
+    """Each transaction was committed as a whole or not at all."""
     sql = (
         "SELECT run_id, token, step, count(*) AS number FROM fuzz_entries"
         " GROUP BY run_id, token, step HAVING count(*) <> 2"
@@ -160,7 +161,7 @@ def _halves(connection: Connection) -> Iterator[str]:
 
 
 def _atomic(connection: Connection) -> Iterator[str]:
-    """An atomic run has left rows, of one attempt, exactly if it has succeeded."""
+    """An atomic run has left the rows of one attempt if it succeeded, and none otherwise."""
     sql = (
         "SELECT r.id, r.status, count(DISTINCT e.token) AS number FROM job_runs r"
         " LEFT JOIN fuzz_entries e ON e.run_id = r.id"
@@ -178,7 +179,7 @@ def _unfinished(connection: Connection) -> Iterator[str]:
 
 
 def _errors(connection: Connection) -> Iterator[str]:
-    """What interrupted an attempt is what is recorded, and not what it led to in the driver."""
+    """The recorded error of an interrupted attempt is the interruption, not one of the driver."""
     sql = (
         "SELECT run_id, attempt, error_type FROM job_failures"
         " UNION SELECT id, attempts, error_type FROM job_runs WHERE status IN ('dead', 'failed')"

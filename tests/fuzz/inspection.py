@@ -1,4 +1,4 @@
-"""What an interrupted handler may not leave: frames, locks, connections, threads, timers."""
+"""What an interrupted handler must not leave: frames, locks, connections, threads, timers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOSED_WITHIN = 1.0
 class Frames:
     """Notices when something in a handler's frame outlives its handler.
 
-    :ivar kept: what was alive when the next run had begun.
+    :ivar kept: what was still alive when the next run had begun.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Frames:
         self._held: tuple[weakref.ref[object], str] | None = None
 
     def keep(self, burden: object, whose: str) -> None:
-        """Watch *burden*, which stands in the frame of a handler."""
+        """Watch *burden*, which a local variable of a handler holds."""
         self._held = (weakref.ref(burden), whose)
 
     def check(self, when: str) -> None:
-        """Look whether the last one is gone, without help of the garbage collector."""
+        """Check whether the watched burden is gone, without help of the garbage collector."""
         held, self._held = self._held, None
         if held is None or held[0]() is None:
             return
@@ -46,13 +46,13 @@ class Frames:
 
 
 class SqliteInspector:
-    """Looks at a SQLite file from outside of the package."""
+    """Inspects a SQLite file from outside of the package."""
 
     def __init__(self, url: str) -> None:
         self._path = make_url(url).database or ""
 
     def locks(self) -> Iterator[str]:
-        """Whether another connection cannot write and commit at once: readers are in the way."""
+        """Yield a problem if another connection cannot commit at once, as beside a reader."""
         connection = sqlite3.connect(self._path, timeout=LOCK_WITHIN, isolation_level=None)
         with closing(connection):
             try:
@@ -62,7 +62,7 @@ class SqliteInspector:
                 yield f"a lock is left: {error}"
 
     def connections(self) -> Iterator[str]:
-        """Which descriptors of the file are open in this process."""
+        """Yield a problem if descriptors of the file are open in this process."""
         paths: list[str] = []
         for descriptor in Path("/proc/self/fd").iterdir():
             with suppress(OSError):
@@ -73,13 +73,13 @@ class SqliteInspector:
 
 
 class PostgresInspector:
-    """Looks at a PostgreSQL database from outside of the package."""
+    """Inspects a PostgreSQL database from outside of the package."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url).set(drivername="postgresql").render_as_string(False)
 
     def locks(self) -> Iterator[str]:
-        """Whether another connection cannot write at once, and who is in the way."""
+        """Yield a problem if another connection cannot write at once, with those in its way."""
         with psycopg.connect(self._url, autocommit=True) as connection:
             try:
                 connection.execute(f"SET lock_timeout = '{LOCK_WITHIN * 1000:g}ms'")
@@ -88,7 +88,7 @@ class PostgresInspector:
                 yield f"a lock is left by {connection.execute(_OTHERS).fetchall()}"
 
     def connections(self) -> Iterator[str]:
-        """Which connections there are, though everything should be closed."""
+        """Yield a problem if there are other connections, though all should be closed."""
         until = time.monotonic() + CLOSED_WITHIN
         with psycopg.connect(self._url, autocommit=True) as connection:
             while others := connection.execute(_OTHERS).fetchall():
@@ -105,13 +105,13 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 
 
 def inspector(url: str) -> SqliteInspector | PostgresInspector:
-    """The inspector of the database at *url*."""
+    """Return the inspector of the database at *url*."""
     return SqliteInspector(url) if url.startswith("sqlite") else PostgresInspector(url)
 
 
 def threads() -> Iterator[str]:
-    """Which of the package's threads are at work, and whether its timer is."""
-    # The one that watches statements ends by itself, some seconds after the last one.
+    """Yield a problem if threads of the package are running, or if its timer is set."""
+    # The thread that watches statements ends without help, some seconds after the last one.
     names = {thread.name for thread in threading.enumerate() if "cronjobs" in thread.name}
     names -= {"cronjobs-deadlines"}
     if names:

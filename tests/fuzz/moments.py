@@ -1,4 +1,4 @@
-"""Interruptions at random moments: of the handler at work, or of the tick wherever it is."""
+"""Interruptions at random moments: of the running handler, or of the tick wherever it is."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 class Moments(threading.Thread):
-    """Does one thing at a time, at its moment.
+    """A thread that does one thing at a time, when its moment comes.
 
-    :ivar cancel: cancels a run.
+    :ivar cancel: a function that cancels a run.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,8 @@ class Moments(threading.Thread):
     def begin_tick(self, after: float | None) -> None:
         """Allow one Ctrl-C from now on.
 
-        :param after: after how many seconds it comes, wherever the tick is by then.
+        :param after: press it after so many seconds, wherever the tick is; None to press it in no
+            case.
         """
         with self._changed:
             self._sent = False
@@ -51,7 +52,7 @@ class Moments(threading.Thread):
             self._at(after, self._press)
 
     def end_tick(self) -> None:
-        """Press nothing more, and let a cancel end, which has a connection of its own."""
+        """Press Ctrl-C no more, and wait for a cancel to end, which has a connection of its own."""
         with self._changed:
             self._sent = True
             self._due = None
@@ -59,9 +60,9 @@ class Moments(threading.Thread):
             pass
 
     def interrupt_run(self, how: str, run_id: int, after: float) -> bool:
-        """Interrupt the run at work *after* so many seconds; its timeout comes by itself.
+        """Interrupt the running handler in *after* seconds, unless *how* is its timeout.
 
-        :returns: whether it will be interrupted: there is one Ctrl-C for each tick.
+        :returns: whether it will be interrupted: there is only one Ctrl-C for each tick.
         """
         if how == "cancel":
             self._at(after, lambda: self.cancel(run_id))
@@ -77,7 +78,7 @@ class Moments(threading.Thread):
             self._changed.notify()
 
     def _press(self) -> None:
-        """Press Ctrl-C, once in a tick: the second ends a tick's process at once, as it should."""
+        """Press Ctrl-C once in a tick: a second one would end the process at once."""
         with self._changed:
             if not self._sent:
                 self._sent = True

@@ -1,4 +1,4 @@
-"""Each check of the fuzz finds what it is for."""
+"""Each check of the fuzz finds the problem that it is for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fuzz.inspection import Frames, inspector
 
 
 class Burden:
-    """Something to keep."""
+    """An object that a frame keeps."""
 
 
 @pytest.fixture
@@ -56,7 +56,8 @@ def wrong(connection: Connection, tmp_path: Path, *effects: str) -> list[str]:
 def test_what_may_be_is_not_wrong(connection: Connection, tmp_path: Path) -> None:
     _mark(connection, "1:1", "in_doubt")
     _mark(connection, "1:2", "in_doubt")
-    # Called with in_doubt="redo", so done again; in doubt, and not begun.
+    # The effect 1:1 is called with in_doubt="redo", so it was repeated; 1:2 is in doubt, and not
+    # done.
     assert wrong(connection, tmp_path, "1:0", "1:1", "1:1") == []
 
 
@@ -120,7 +121,7 @@ def test_a_frame_that_is_kept_is_found(alive: bool, in_a_cycle: bool, kept: str 
 
 
 def writing(url: str) -> sqlite3.Connection | psycopg.Connection:
-    """A connection that has written and not committed."""
+    """Return a connection that has written and not committed."""
     parsed = make_url(url)
     write = "UPDATE fuzz_shared SET number = number + 1"
     connection: sqlite3.Connection | psycopg.Connection

@@ -29,14 +29,14 @@ from tests.fuzz.inspection import inspector, threads
 
 #: How many victims are enqueued at a time.
 CHUNK = 8
-#: What interrupts, how often.
+#: The causes of interruptions, each as often as its share.
 HOWS = ("timeout", "timeout", "timeout", "timeout", "cancel", "interrupt")
-#: How long everything may take to come to its end, in seconds.
+#: How long everything may take to end, in seconds.
 END_WITHIN = 4 * LEASE
 
 
 def main() -> None:
-    """Interrupt as often as the arguments say; bring what is left to its end."""
+    """Interrupt as often as the arguments say, and then let all runs end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--interruptions", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
@@ -47,8 +47,8 @@ def main() -> None:
     faulthandler.enable()
     fuzz.queries = options.queries
     if fuzz.queries:
-        gc.disable()  # What is left stays until somebody frees it, and is found.
-    # The fuzz's own code is not to be interrupted: only a tick lets Ctrl-C through.
+        gc.disable()  # Without the collector, what a handler left behind stays, and is found.
+    # Only a tick lets Ctrl-C through, so that it does not interrupt the fuzz's own code.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     app = create_app(options.url, options.folder)
     with app.app_context():
@@ -65,7 +65,7 @@ def say(**facts: object) -> None:
 
 
 class Worker:
-    """Enqueues victims, ticks, and looks for what is left. Within an app context."""
+    """Enqueues victims, ticks, and searches for what they left behind. It needs an app context."""
 
     def __init__(self, app: Flask, choose: random.Random) -> None:
         self._app = app
@@ -79,7 +79,7 @@ class Worker:
         fuzz.moments.start()
 
     def work(self, interruptions: int) -> None:
-        """Until there were so many interruptions; then let everything end."""
+        """Tick until there were so many interruptions; then let everything end."""
         received, last = 0, time.monotonic()
         while received < interruptions:
             if not self._live():
@@ -97,7 +97,7 @@ class Worker:
                 return
             self._tick()
             self._tell()
-            time.sleep(0.1)  # What a process has left that was ended comes back by its lease.
+            time.sleep(0.1)  # The runs of a process that was killed wait for their lease to expire.
 
     def enqueue(self, victims: int) -> None:
         """Enqueue victims, and after each of them a run that inspects."""
@@ -106,7 +106,7 @@ class Worker:
             how = choose.choice(HOWS)
             kind = choose.choice(["session", "atomic"] if fuzz.queries else list(STEPS))
             if kind == "atomic" and how == "cancel" and self._sqlite:
-                how = "timeout"  # It holds the one lock: nobody can ask for its cancel.
+                how = "timeout"  # It holds the only lock, so nobody can request its cancel.
             name = TASKS[kind, choose.choice(TIMEOUTS) if how == "timeout" else None]
             jobs.enqueue(name, {"how": how, "after": choose.uniform(0, 0.06)})
             jobs.enqueue("inspect")
@@ -114,7 +114,7 @@ class Worker:
         db.session.remove()
 
     def _tick(self) -> None:
-        """One tick, as `jobs.tick()` or as the command, and what it has left."""
+        """Run a tick, by `jobs.tick()` or as the command does, and inspect what it leaves."""
         own_process = self._choose.random() < 0.5
         anywhere = self._choose.uniform(0, 0.1) if self._choose.random() < 0.25 else None
         if fuzz.queries:
@@ -164,7 +164,7 @@ class Worker:
         return f"the last interruption was {fuzz.interrupted[-1:]}"
 
     def _tell(self) -> int:
-        """Tell of the interruptions since the last time; return how many there were."""
+        """Report the interruptions since the last time; return how many there were."""
         events, fuzz.interrupted = fuzz.interrupted, []
         for kind, how, error in events:
             say(interrupted=kind, how=how, error=error)
@@ -182,7 +182,7 @@ class Worker:
         return live
 
     def _cancel(self, run_id: int) -> None:
-        # The handler may hold SQLite's one lock, or have ended: then there is no cancel.
+        # The handler may hold SQLite's only lock, or have ended: then it cannot be cancelled.
         with self._app.app_context(), suppress(CronJobsError, SQLAlchemyError):
             jobs.cancel(run_id)
 

@@ -1,4 +1,4 @@
-"""The extension with its pages open to all."""
+"""The extension, with its pages open to everybody."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.tables import make_tables
 
 @pytest.fixture
 def jobs(app: Flask, db: SQLAlchemy) -> CronJobs:
-    """The extension on `app`, its tables created, its pages open to all."""
+    """The extension on `app`, with its tables, and with its pages open to everybody."""
     jobs = CronJobs(app, authorize=lambda action: True)
     make_tables(app, db)
     return jobs

@@ -82,10 +82,10 @@ def open_batch(rows: Rows, age: float) -> None:
 
 
 class Case(NamedTuple):
-    """Work that is stuck.
+    """A case of stuck work.
 
     :ivar id: the check that finds it.
-    :ivar age: the age from which it is reported, in seconds.
+    :ivar age: an age at which it is reported, in seconds.
     :ivar early: an age at which it is not.
     """
 
@@ -119,7 +119,7 @@ of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.make
 
 
 def stalled(state: State) -> list[Finding]:
-    """Return what is stuck, except work that waits for a worker."""
+    """Return the findings of stuck work, except those of work that waits for a worker."""
     ids = {case.id for case in CASES}
     return [row for row in findings(state) if row.id in ids]
 

@@ -190,7 +190,7 @@ def test_advice_about_dead_runs_is_to_retry_those_that_are_counted(
 
 
 def advised(finding: Finding, verb: str) -> list[str]:
-    """Return the arguments of the command that *finding* suggests, as a user copies it."""
+    """Return the arguments of the command that *finding* suggests, as a user would copy it."""
     (command,) = re.findall(rf"flask (jobs admin {verb}[^`.]*)", finding.todo)
     return shlex.split(command)
 

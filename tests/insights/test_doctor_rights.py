@@ -139,7 +139,7 @@ def test_tick_that_fails_says_what_the_doctor_says(web: Web, takes: str) -> None
                 "CREATE POLICY inserts ON job_runs FOR INSERT WITH CHECK (true)",
                 "CREATE POLICY updates ON job_runs FOR UPDATE USING (true)",
             ],
-            1,  # Nothing can be deleted.
+            1,  # It has no right to delete.
         ),
         (
             [
@@ -173,7 +173,7 @@ def test_schema_in_which_nothing_can_be_created_is_named(web: Web) -> None:
 
 
 def test_rights_are_tried_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
-    """A read-only file was reported as sound."""
+    """Earlier, a read-only file was reported as sound."""
     create_tables(engine := create_engine(sqlite_url))
     engine.dispose()
     app, db = Flask("web"), SQLAlchemy()

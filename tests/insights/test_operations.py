@@ -1,4 +1,4 @@
-"""An operator's action is a row, in the transaction that does it, and tells its progress."""
+"""An operator's action is a row, in the transaction that does it, and shows its progress."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ def sql(state: State, statement: str) -> None:
 
 @pytest.fixture
 def lose(state: State) -> Callable[..., None]:
-    """Lose the answer to the first statement containing *at*, after one containing *behind*."""
+    """Return a function that lets an answer be lost.
+
+    It is that to the first statement containing *at* after one containing *behind*.
+    """
     parts: list[str] = []
 
     def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -61,7 +64,7 @@ def lose(state: State) -> Callable[..., None]:
     return lambda behind, at="COMMIT": parts.extend((behind, at))
 
 
-#: Actions, and the statements of each.
+#: Actions, by a part of their statements.
 BY_STATEMENT: dict[str, Callable[[State, int], object]] = {
     "INSERT INTO job_runs": lambda state, _: queue_run(state, "send"),
     "INSERT INTO job_runs (": run_again,
@@ -157,7 +160,7 @@ def test_each_act_is_a_row_and_lines_in_the_log_with_who(
         ("pruned", "0 runs", None, 0),
     ]
     lines = "\n".join(caplog.messages).splitlines()
-    # With many runs, it is lost at the beginning, for each run, and at the end.
+    # An action on many runs is logged at the beginning, for each run, and at the end.
     assert len(lines) == len(log) + 2 + 2
     assert all("by ada" in line for line in lines)
     assert "hush" not in caplog.text
@@ -236,7 +239,7 @@ def test_prune_that_was_stopped_says_how_far_it_came(
 
 
 def test_run_says_who_touched_it(state: State, rows: Rows) -> None:
-    """A run shows the operations on it alone."""
+    """A run shows only its own operations."""
     first, second = rows.run("dead"), rows.run("queued")
     RETRY.one(state, first, "ada")
     CANCEL.many(state, [first], "eve")

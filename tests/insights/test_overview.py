@@ -206,7 +206,7 @@ def test_an_attempt_without_a_failure_is_shown_while_it_runs(state: State, rows:
     assert find_run(state, 4711) is None
 
 
-# How it reads
+# How the reads are done
 
 
 def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothing(
@@ -218,7 +218,7 @@ def test_the_overview_sends_few_statements_over_one_connection_and_writes_nothin
         rows.run("succeeded", definition_id=rows.definition(f"d{number}"))
     rows.run("dead")
     rows.run(job_type="gone", age=3600)
-    read_overview(state)  # A process reads these only once.
+    read_overview(state)  # A process reads some things only once.
     checkouts: list[object] = []
     event.listen(state.engine.pool, "checkout", lambda *args: checkouts.append(args))
     with sent_by(state.engine) as sent:

@@ -370,7 +370,7 @@ def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
 # Who did it
 
 
-# Beside an open transaction of the caller's
+# While the caller has an open transaction
 
 VERBS: dict[str, Callable[[CronJobs], object]] = {
     "run_now": lambda jobs: jobs.run_now("send"),
@@ -389,7 +389,7 @@ VERBS: dict[str, Callable[[CronJobs], object]] = {
 def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, rows: Rows, verb: str
 ) -> None:
-    """PostgreSQL locks row by row, so there is nothing to report."""
+    """PostgreSQL locks single rows, so there is nothing to report."""
     send = jobs.task(name="send")(lambda: None)
     rows.run("dead", job_type="send")
     rows.definition("daily", job_type="send", paused_at=ago(60))
@@ -398,11 +398,11 @@ def test_verb_says_at_once_that_the_caller_s_session_holds_the_lock(
         if db.engine.dialect.name == "sqlite":
             with pytest.raises(SetupError, match=r"holds SQLite's write lock\. Commit") as caught:
                 VERBS[verb](jobs)
-            assert caught.value.__suppress_context__  # What SQLite said is no news, only long.
+            assert caught.value.__suppress_context__  # SQLite's own error is long and adds nothing.
             db.session.commit()
         elif verb in ("retry", "run_now"):
             VERBS[verb](jobs)
         db.session.rollback()
 
 
-# What a person sees of runs before they are changed
+# The runs that a person sees before they are changed

@@ -1,4 +1,4 @@
-"""One definition, and one task."""
+"""The views of one definition and of one task."""
 
 from __future__ import annotations
 

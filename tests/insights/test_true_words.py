@@ -1,4 +1,4 @@
-"""Sentences of pages and commands that stay true if little is known or ticks have stopped."""
+"""Sentences of pages and commands that stay true if little is known or if ticks have stopped."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _batch(rows: Rows) -> None:
     rows.insert(JobBatch(key="weekly", opened_at=ago(49 * HOUR)))
 
 
-#: What is wrong with and without ticks: the finding's id, and its sentence.
+#: Problems, with and without ticks: the finding's id, and its sentence.
 SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     "ticks": (lambda rows: None, "ticks", "ticks have stopped"),
     "pause": (_paused, "paused", "the queue default is paused"),
@@ -100,7 +100,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
         "the definition 'mails' has been due for 1 h, and no tick has recorded it",
     ),
     "rate": (
-        # The rate has a free start, and no tick takes it.
+        # The rate has a free start, but no tick takes it.
         lambda rows: rows.run(job_type="it", age=2 * HOUR, rate_key="r", gate="rate"),
         *("overdue", "work has been waiting for 2 h"),
     ),

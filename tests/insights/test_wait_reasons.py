@@ -115,7 +115,7 @@ def test_a_run_waits_at_its_step(
     (wait,) = list_runs(state).waits[run_id]
     assert wait.kind == waits
     assert wait.short.startswith(short)
-    timed_out = rows.run(age=60, job_type="send")  # Its time is over.
+    timed_out = rows.run(age=60, job_type="send")  # The time of its wait is over.
     rows.step(timed_out, "it", kind, finished_at=None, **due)
     assert [wait.kind for wait in list_runs(state).waits[timed_out]] == ["worker"]
 

@@ -1,4 +1,4 @@
-"""PostgreSQL's vacuum settings are set for new tables, and for those of earlier versions."""
+"""PostgreSQL's vacuum settings are set on new tables, and on those of earlier versions."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ class TestCreation:
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs
     ) -> None:
         with app.app_context():
-            assert create_tables(db.engine) == []  # It returns what it created.
+            assert create_tables(db.engine) == []  # It returns the tables that it created.
             created = shape(db.engine)
             db.drop_all()
             assert set(create_tables(db.engine)) == NAMES

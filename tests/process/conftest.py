@@ -1,4 +1,4 @@
-"""The site of a process test, whose processes may be killed."""
+"""The site of a process test; its processes may be killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app of the process tests, whose runs Celery executes; its workers, and a site.
+"""The app of the process tests with an executor: Celery executes its runs.
 
 ``celery -A tests.process.executor_app worker`` is a worker. A variable names the broker.
 """
@@ -43,7 +43,7 @@ def with_celery(app: Flask, broker: str) -> Flask:
 
 
 def __getattr__(name: str) -> Any:
-    # Celery's command looks for this name; Flask's looks for "app", too.
+    # Celery's command finds this name, and Flask's finds "app".
     if name in ("celery", "app") and BROKER in os.environ:
         return create_app().extensions["celery"]
     raise AttributeError(name)
@@ -53,7 +53,7 @@ class ExecutorSite(Site):
     """A `Site` with workers of Celery."""
 
     def make_app(self) -> Flask:
-        """Make the app in the test's own process, which hands runs on as well."""
+        """Make the app in the test's own process; its ticks also hand runs on."""
         app = jobs_app.create_app(self.url, self.trace_file, self.config)
         return with_celery(app, self.env[BROKER])
 

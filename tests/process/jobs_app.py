@@ -1,8 +1,8 @@
-"""The app that the process tests run ticks of. Environment variables say how; see `support.Site`.
+"""The app of the process tests. Environment variables configure it; see `support.Site`.
 
-Handlers say what they do in the trace: a file to which each appends lines of JSON, which is there
-whatever becomes of the process. `TRACE`, `DATABASE` and `CONFIG` are the variables. Some handlers
-do harm at their first attempt, and none at later ones.
+Handlers write to the trace: a file to which each appends lines of JSON, and which outlives its
+process. `TRACE`, `DATABASE` and `CONFIG` are the variables. Some handlers do harm at their first
+attempt, but not at later ones.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ LOG_LEVEL = "JOBS_APP_LOG_LEVEL"
 #: The variable that says how many connections the app's pool holds when its tick begins.
 CONNECTED = "JOBS_APP_CONNECTED"
 
-# On SQLite, reclaiming waits for living workers; here there is no lock to wait for.
+# On SQLite, reclaiming waits for living workers to renew; here, no lock keeps them from it.
 vars(reclaim)["renewal_window"] = lambda lease: 0.2
 if "FAKETIME" in os.environ:
-    # libfaketime lets the call that Python sleeps by fail where it leaves monotonic time alone.
+    # libfaketime breaks the call by which Python sleeps if it leaves the monotonic clock alone.
     time.sleep = lambda seconds: select.select([], [], [], float(seconds))  # type: ignore[assignment]
 
 AGAIN = Retry(max_attempts=5, backoff="fixed", base=0, jitter=False)
@@ -62,7 +62,7 @@ jobs = CronJobs()
 
 
 class Entry(db.Model):  # type: ignore[name-defined,misc]
-    """A row of the app's own, for handlers that work in ``db.session``."""
+    """A row of the app's own table, for handlers that work in ``db.session``."""
 
     __tablename__ = "entries"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -157,14 +157,14 @@ def say_backends(sender: Flask | None = None, **details: Any) -> None:
 
 @jobs.task(retry=AGAIN)
 def note(label: str = "") -> str:
-    """Say ``note``, and end."""
+    """Say ``note``."""
     say("note", label=label)
     return label
 
 
 @jobs.task(retry=AGAIN, concurrency_key="account:{account}", order="strict")
 def book(account: str, number: int) -> None:
-    """Say ``booked`` for one account, one run after the other; some fail at first."""
+    """Say ``booked``; the runs of an account are in strict order, and some fail at first."""
     if number % 3 == 1 and current_run.attempt == 1:
         raise RuntimeError("as it was asked to")
     say("booked", account=account, number=number)
@@ -220,7 +220,7 @@ def later(delay: float = 0.0) -> None:
 
 @jobs.task(retry=AGAIN)
 def effect(key: str) -> object:
-    """Perform the effect *key*, which says ``effect``, once."""
+    """Perform the effect *key* once; it says ``effect``."""
     return jobs.once(key, lambda: say("effect", key=key))
 
 
@@ -278,7 +278,7 @@ def one_at_a_time(key: str, seconds: float = 0.02, harm: bool = False) -> None:
 
 @jobs.task(retry=AGAIN)
 def on_schedule(name: str) -> None:
-    """Say ``slot``: the scheduled definitions run this."""
+    """Say ``slot``. This is the task of the definitions."""
     say("slot", name=name, slot=current_run.scheduled_for.isoformat())
 
 
@@ -307,7 +307,7 @@ def work_on(seconds: float) -> None:
 
 @jobs.task(retry=AGAIN)
 def tells(path: str, often: bool) -> None:
-    """Report many steps of progress at once before the file *path* exists, or one afterwards."""
+    """Report progress: often, before the file *path* exists, or once afterwards."""
     say("begun")
     for step in range(1, 10) if often else ():
         current_run.progress(step / 10)
@@ -318,7 +318,7 @@ def tells(path: str, often: bool) -> None:
 
 @jobs.task(retry=False, timeout=1)
 def print_much(lines: int = 10_000) -> None:
-    """Print more than a pipe holds, without ending the last line."""
+    """Print more than a pipe holds; the last line is not ended."""
     for number in range(lines):
         print("much, much output", number)
     print("and no end of it", end="")
@@ -326,23 +326,23 @@ def print_much(lines: int = 10_000) -> None:
 
 @jobs.task(retry=False, timeout=2)
 def with_a_slow_receiver() -> None:
-    """Work long enough to be watched; `be_slow` receives the end."""
+    """Work long enough to be watched. Its signal is received by `be_slow`."""
     time.sleep(1.5)
 
 
 def be_slow(sender: Flask, outcome: Outcome) -> None:
-    """Be slower than the timeout of `with_a_slow_receiver`, its grace and the watchdog's margin."""
+    """Outlast the timeout of `with_a_slow_receiver`, its grace and the watchdog's margin."""
     if outcome.job_type == "with_a_slow_receiver":
         time.sleep(7)
         say("received")
 
 
-# What does not end by itself, or not when it is told to
+# Handlers that do not end by themselves, or not when they are told to
 
 
 @jobs.task(retry=AGAIN)
 def stubborn() -> None:
-    """At the first attempt, swallow every interruption, and say ``swallowed``."""
+    """Swallow every interruption at the first attempt, and say ``swallowed``."""
     say("begun")
     until = time.monotonic() + (300 if current_run.attempt == 1 else 0)
     while (remaining := until - time.monotonic()) > 0:
@@ -354,7 +354,7 @@ def stubborn() -> None:
 
 @jobs.task(retry=AGAIN)
 async def async_stubborn() -> None:
-    """At the first attempt, swallow every interruption on the event loop."""
+    """Swallow every interruption on the event loop at the first attempt."""
     say("begun")
     until = time.monotonic() + (300 if current_run.attempt == 1 else 0)
     while time.monotonic() < until:
@@ -366,7 +366,7 @@ async def async_stubborn() -> None:
 
 @jobs.task(retry=AGAIN)
 def in_c() -> None:
-    """At the first attempt, compute in C forever, where no exception can be raised."""
+    """Compute in C forever at the first attempt; no exception can be raised there."""
     say("begun")
     if current_run.attempt == 1:
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
@@ -374,7 +374,7 @@ def in_c() -> None:
 
 @jobs.task(retry=AGAIN)
 async def async_in_c() -> None:
-    """At the first attempt, compute in C forever on the event loop."""
+    """Compute in C forever on the event loop at the first attempt."""
     say("begun")
     await asyncio.sleep(0.3)
     if current_run.attempt == 1:
@@ -383,20 +383,20 @@ async def async_in_c() -> None:
 
 @jobs.task(retry=AGAIN)
 def hold_the_interpreter() -> None:
-    """At the first attempt, loop in C: no signal is handled, and the interpreter's lock is kept."""
+    """Loop in C at the first attempt: no signal is handled, and the interpreter's lock is kept."""
     if current_run.attempt == 1:
         deque(repeat(None, 10**15), maxlen=0)
 
 
 @jobs.task(retry=AGAIN)
 async def async_hold_the_interpreter() -> None:
-    """At the first attempt, loop in C on the event loop, and keep the interpreter's lock."""
+    """Loop in C on the event loop at the first attempt, and keep the interpreter's lock."""
     hold_the_interpreter()
 
 
 @jobs.task(retry=AGAIN)
 def backtrack(seconds: float) -> None:
-    """Match a regular expression that backtracks, doubling its time until *seconds*."""
+    """Match a regular expression that backtracks, each time longer, until it takes *seconds*."""
     with told():
         length, took = 16, 0.0
         while took < seconds:
@@ -420,7 +420,7 @@ def write_and_query_on() -> None:
 
 @jobs.task(retry=AGAIN)
 def locks_its_own_row() -> None:
-    """At the first attempt, change the run's own row without a commit, and wait."""
+    """Change the run's own row at the first attempt without a commit, and wait."""
     if current_run.attempt > 1:
         return
     db.session.execute(
@@ -430,7 +430,7 @@ def locks_its_own_row() -> None:
         time.sleep(60)
 
 
-# What ends its process
+# Handlers that end their process
 
 
 @jobs.task(retry=AGAIN)
@@ -444,14 +444,14 @@ def kill_self(attempts: int = 1000) -> None:
 
 @jobs.task(retry=AGAIN)
 async def async_kill() -> None:
-    """At each attempt, kill the process."""
+    """Kill the process at each attempt."""
     await asyncio.sleep(0.2)
     kill()
 
 
 @jobs.task(retry=AGAIN)
 def end_process(how: str) -> None:
-    """At the first attempt, end the process: by ``os._exit`` with a status, or by a crash in C."""
+    """End the process at the first attempt: by ``os._exit`` with a status, or by a crash in C."""
     if current_run.attempt == 1:
         if how == "crash":
             ctypes.string_at(0)
@@ -460,7 +460,7 @@ def end_process(how: str) -> None:
 
 @jobs.task(retry=AGAIN)
 def leave_a_process_and_die(path: str) -> None:
-    """At the first attempt, fork a process that stays until the file *path* exists; be killed."""
+    """Fork a process at the first attempt, which stays until the file *path* exists; be killed."""
     if current_run.attempt == 1:
         if os.fork() == 0:
             wait_for_file(path)
@@ -470,7 +470,7 @@ def leave_a_process_and_die(path: str) -> None:
 
 @jobs.task(retry=AGAIN)
 def killed_in_effect(in_doubt: str) -> object:
-    """At the first attempt, be killed between an effect and its record."""
+    """Be killed between an effect and its record at the first attempt."""
 
     def do() -> str:
         say("effect")
@@ -483,7 +483,7 @@ def killed_in_effect(in_doubt: str) -> object:
 
 @jobs.task(retry=AGAIN)
 def effect_after_wait(path: str) -> None:
-    """When the file *path* exists, perform an effect."""
+    """Perform an effect once the file *path* exists."""
     say("begun")
     wait_for_file(path)
     jobs.once("k", lambda: say("effect"))
@@ -492,7 +492,7 @@ def effect_after_wait(path: str) -> None:
 
 @jobs.task(retry=AGAIN)
 def killed_before_payment_is_committed() -> object:
-    """Perform an effect that writes in ``db.session``; the process is killed before the commit."""
+    """Perform an effect that writes in ``db.session``; be killed before the commit."""
 
     def pay() -> str:
         db.session.add(Entry(label="payment", run_id=current_run.id))
@@ -508,7 +508,7 @@ def killed_before_payment_is_committed() -> object:
 
 @jobs.task(retry=AGAIN, atomic=True)
 def killed_before_commit() -> None:
-    """At the first attempt, be killed when the work is done and not committed."""
+    """Be killed at the first attempt, when the work is done and not committed."""
     db.session.add(Entry(label="x", run_id=current_run.id))
     db.session.flush()
     say("begun")

@@ -1,7 +1,7 @@
 """Ticks as real processes, and methods to observe them.
 
 A `Site` is one database with a trace; `run_tick` and `start_tick` run ``flask jobs tick`` of
-`jobs_app` there. Nothing sleeps for a fixed time: `wait_until` polls for what a test waits for.
+`jobs_app` there. Nothing sleeps for a fixed time: `wait_until` polls until a condition holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 #: How long an expected event may take on a busy machine, in seconds.
 PATIENCE = 60.0
 PAST = "2020-01-01 00:00:00.000000"
-#: Leases and graces are short, so that tests wait briefly for their ends.
+#: Leases and graces are short, so that tests need not wait long for their ends.
 QUICK: Mapping[str, Any] = {"CRONJOBS_LEASE": 2, "CRONJOBS_SHUTDOWN_GRACE": 1}
 
 
@@ -70,7 +70,7 @@ class Tick:
 
     @property
     def running(self) -> bool:
-        """Whether the process has not ended yet."""
+        """Whether the process is still running."""
         return self.process.poll() is None
 
     def send(self, number: signal.Signals) -> None:
@@ -104,7 +104,7 @@ class Tick:
 
 
 def _of_session(session: int) -> Iterator[int]:
-    """Return the processes of a session, where the system has a /proc as Linux does."""
+    """Yield the processes of a session, if the system has Linux's /proc."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = stat.read_text().rpartition(")")[2].split()
@@ -116,7 +116,7 @@ def _of_session(session: int) -> Iterator[int]:
 class Site:
     """One database with the job tables and one trace, for processes of `jobs_app`.
 
-    :ivar config: ``app.config`` of the processes, beside the database.
+    :ivar config: ``app.config`` of the processes, except the database.
     :ivar env: further environment variables of the processes.
     :ivar module: where ``flask`` finds the app.
     :ivar gate: a file for which handlers may wait.
@@ -221,7 +221,7 @@ class Site:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of the processes."""
+        """The environment of the processes."""
         plain = {name: value for name, value in os.environ.items() if "CRONJOBS" not in name}
         return plain | {
             jobs_app.DATABASE: self.url,
@@ -267,7 +267,7 @@ class Site:
         return {(run.status, run.attempts) for run in map(self.run, ids)}
 
     def statuses(self) -> dict[str, int]:
-        """Count the statuses of enqueued runs, but not of those of slots, whose number grows."""
+        """Count enqueued runs by status, without the runs of slots, whose number grows."""
         rows = self.query(
             "SELECT status, count(*) AS number FROM job_runs WHERE definition_id IS NULL"
             " GROUP BY status"
@@ -282,7 +282,7 @@ class Site:
         return [row.error_type for row in rows]
 
     def trace(self, *what: str) -> list[dict[str, Any]]:
-        """Return the lines that handlers have said so far, or only those of *what*."""
+        """Return the lines that handlers have said so far: all, or only those of *what*."""
         # The last line may be incomplete while its process writes it.
         *lines, _ = self.trace_file.read_text().split("\n")
         records = [json.loads(line) for line in lines]
@@ -311,7 +311,7 @@ class Site:
 
     @property
     def past(self) -> str:
-        """Return a time that is past, in the database's format."""
+        """A time in the past, in the database's format."""
         return PAST + ("+00" if self.on_postgresql else "")
 
     def expire(self) -> None:

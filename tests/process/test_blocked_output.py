@@ -18,7 +18,7 @@ from tests.process.support import PATIENCE, ROOT, Site, wait_until
 
 pytestmark = on_sqlite
 
-#: The number of lines that exceeds a pipe of 4096 bytes.
+#: More lines than a pipe of 4096 bytes holds.
 RUNS = 300
 FLASK = [sys.executable, "-m", "flask", "--app", jobs_app.__name__]
 

@@ -90,7 +90,7 @@ def test_tick_whose_server_stays_away_ends_its_handler_and_itself(
 def test_read_only_server_delays_and_fails_nothing(
     site: Site, restartable_postgres: LocalServer
 ) -> None:
-    """In a failover, the app sees a server that answers and accepts no writes for a while."""
+    """In a failover, the app's server answers for a while, but accepts no writes."""
     run = site.enqueue("note")
     log = restartable_postgres.root / "log"
     with psycopg.connect(plain(restartable_postgres.admin_url), autocommit=True) as admin:
@@ -173,7 +173,7 @@ def test_nobody_works_on_a_run_past_its_lease_when_the_connection_hangs(site: Si
         at_work = [line["at"] for line in site.trace("at work")]
         assert max(at_work) < stopped + lease + 0.5, "it went on past its lease"
     finally:
-        first.send(signal.SIGKILL)  # This comes before the server can hear from it again.
+        first.send(signal.SIGKILL)  # Python handles the signal before the server can answer.
         for pid in (server, *backends):
             os.kill(pid, signal.SIGCONT)
     site.wait_for_expiry(run)
@@ -201,7 +201,7 @@ def _library() -> str | None:
 
 @pytest.fixture
 def hosts(libfaketime: str) -> list[dict[str, str]]:
-    """The environments of two hosts: one whose clock is ahead, and one whose is behind."""
+    """The environments of two hosts: the clock of one is ahead, and the other's is behind."""
     faked = {"LD_PRELOAD": libfaketime, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     return [{**faked, "FAKETIME": f"{skew:+d}s"} for skew in (SKEW, -SKEW)]
 
@@ -210,7 +210,7 @@ def hosts(libfaketime: str) -> list[dict[str, str]]:
 def test_nothing_is_early_late_or_twice_where_hosts_clocks_are_wrong_and_they_are_warned(
     site: Site, hosts: list[dict[str, str]]
 ) -> None:
-    """Everything here is due, or not yet due, by less than the error of the clocks."""
+    """All due times here are closer to now than the error of the clocks."""
     ahead, _ = hosts
     held_run = site.enqueue("note")
     site.query(

@@ -47,7 +47,7 @@ def linger():
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of the app; its tables exist."""
+    """The folder of the app, whose tables exist."""
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "words.py").write_text("WORD = 'old'\n")
     subprocess.run(flask("jobs", "admin", "init"), cwd=tmp_path, check=True)

@@ -1,4 +1,4 @@
-"""Runs that an executor's workers execute: what may be killed, lost and duplicated."""
+"""Runs that an executor's workers execute, while kills, losses and duplicates happen."""
 
 from __future__ import annotations
 

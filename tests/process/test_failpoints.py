@@ -40,7 +40,7 @@ def test_kill_at(point: str, site: Site) -> None:
     assert list(failures_match_attempts(history)) == []
     assert site.statuses().keys() <= {"succeeded", "skipped"}
     happened = Counter(line["key"] for line in site.trace("effect"))
-    # An effect that was killed after its mark is in doubt, and not performed.
+    # An effect that was killed after its mark is in doubt, and not repeated.
     states = {row.key: row.state for row in site.query("SELECT key, state FROM job_effects")}
     for key in ("a", "b"):
         assert happened[key] == (1 if states[key] == "done" else happened[key]) <= 1

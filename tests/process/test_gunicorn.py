@@ -1,4 +1,4 @@
-"""``flask jobs work`` beside gunicorn, by our hooks."""
+"""``flask jobs work`` beside gunicorn, started by our hooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def start(site: Site, *args: str, app: str = APP, config: str = HOOKS) -> Tick:
 
 
 def started(server: Tick, times: int = 1) -> int:
-    """Return the id of the process that was started as the *times*-th."""
+    """Return the id of the process that was started as number *times*."""
     wait_until(lambda: len(re.findall(STARTED, server.errors)) >= times)
     return int(re.findall(STARTED, server.errors)[times - 1])
 
@@ -81,7 +81,7 @@ def test_the_worker_ends_in_order_when_gunicorn_is_killed(site: Site) -> None:
 
 @on_sqlite
 def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) -> None:
-    """The hooks may also be a part of an own configuration; a reload replaces the worker."""
+    """The hooks may be a part of a larger configuration. A reload replaces the worker."""
     (site.folder / "shop.py").write_text(
         "import os\nassert os.environ['SHOP'] == 'open'\n"
         "from tests.process.jobs_app import create_app\ndef make(): return create_app()\n"
@@ -95,7 +95,7 @@ def test_gunicorn_gives_the_worker_its_folder_and_its_environment(site: Site) ->
     limit = ["--env", "SHOP=open", "--env", "FLASK_JOBS_WORK_MAX_RUNS=1"]
     server = start(site, "--chdir", str(site.folder), *limit, app="shop:make()", config=str(own))
     first = run_one(site)
-    assert run_one(site) != first  # The limit ended it.
+    assert run_one(site) != first  # The worker ended at its limit.
     assert "our own" in server.errors
     pid = started(server)
     server.send(signal.SIGHUP)

@@ -41,7 +41,7 @@ def test_killed_worker_s_run_is_redone_by_a_later_tick_and_recorded_as_lost(site
 def test_run_that_ends_its_process_comes_back_by_lease_and_not_before(
     site: Site, how: str, status: int
 ) -> None:
-    """This holds even if the process exits with the status of one that did all its work."""
+    """This holds even if its exit status says that it did all its work."""
     site.config["CRONJOBS_LEASE"] = 300
     run = site.enqueue("end_process", {"how": how})
     assert site.run_tick().returncode == status
@@ -56,12 +56,12 @@ def test_run_that_ends_its_process_comes_back_by_lease_and_not_before(
 def test_run_that_kills_its_workers_takes_its_neighbors_along_once_at_most(
     site: Site, most: int
 ) -> None:
-    """They are claimed together at their first attempt, and each alone at its last one."""
+    """They are claimed together at their first attempt, and alone at their last one."""
     site.config["CRONJOBS_LEASE"] = 300
     killer = site.enqueue("kill_self", priority=1, max_attempts=2)
     neighbors = site.enqueue_many("note", [{}] * 100, max_attempts=most)
     for _ in range(2):
-        site.enqueue_many("note", [{}] * 60, priority=2)  # So short that more are claimed ahead.
+        site.enqueue_many("note", [{}] * 60, priority=2)  # Fast runs, so more are claimed ahead.
         assert site.run_tick().returncode == -signal.SIGKILL
         site.expire()
     site.tick_here()
@@ -114,12 +114,12 @@ def test_handler_that_locks_its_own_row_is_interrupted_when_its_lease_ends(site:
     assert (site.ends(run), site.failures(run)) == ({("succeeded", 2)}, ["LeaseLost"])
 
 
-# Processes that freeze, and wake when their run is another's
+# Processes that freeze, and wake when another worker has their run
 
 
 @pytest.mark.parametrize("task", ["wait_for", "async_wait"])
 def test_frozen_worker_s_late_outcomes_are_refused(site: Site, task: str) -> None:
-    site.config["CRONJOBS_LEASE"] = 60  # However slow this machine, shorter than its watchdog.
+    site.config["CRONJOBS_LEASE"] = 60  # Even on a slow machine, this is shorter than its watchdog.
     ids = site.enqueue_many(task, [{"path": str(site.gate)}] * (1 if task == "wait_for" else 3))
     zombie = site.start_tick(env=LOG)
     site.wait_for("begun", len(ids))
@@ -172,7 +172,7 @@ def test_zombie_with_a_lost_lease_begins_no_effect_and_tells_no_progress(
     assert "lease lost" in zombie.errors
 
 
-# Killed after the effect, before the outcome: `once` and `atomic` repeat nothing
+# A kill between the effect and the outcome: `once` and `atomic` repeat nothing
 
 
 def effect_states(site: Site) -> Sequence[str]:

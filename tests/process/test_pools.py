@@ -1,4 +1,4 @@
-"""Several workers: forked processes that share nothing but the table, and a parent that hears."""
+"""Several workers: forked processes that share only the table, and a parent that listens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTS = """
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process is there and has not ended."""
+    """Return whether a process exists and has not ended."""
     with suppress(FileNotFoundError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return state not in "ZX"
@@ -55,16 +55,16 @@ def test_two_workers_execute_each_run_once(site: Site) -> None:
     assert "tick: 102 succeeded in" in result.stdout
     (row,) = site.query("SELECT * FROM job_ticks")
     assert (row.succeeded, row.finished_at is not None) == (102, True)
-    # Of a queue that has no runs: the minute may have passed, and with it a slot have come.
+    # This queue has no runs, even if a minute has passed and brought a slot.
     idle = site.run_tick("--workers", "2", "--queue", "none")
     assert (idle.returncode, idle.stdout, idle.stderr) == (0, "", "")
 
 
 @on_postgresql
 def test_workers_share_no_connection_with_the_process_that_forked_them(site: Site) -> None:
-    """Two processes on one socket read each other's answers, or wait for them for ever.
+    """Two processes on one socket read each other's answers, or wait for them forever.
 
-    And a child that closes its copy politely ends the parent's.
+    And if a child closes its copy properly, it ends the parent's connection.
     """
     site.env["JOBS_APP_CONNECTED"] = "2"
     ids = site.enqueue_many("entry", [{"with_backend": True}] * 60)
@@ -88,7 +88,7 @@ def test_workers_share_no_connection_with_the_process_that_forked_them(site: Sit
 def test_killed_workers_harm_neither_the_others_nor_the_tick(
     site: Site, leaves_a_process: bool
 ) -> None:
-    """A process that a handler forked holds its worker's pipe open, whatever becomes of that."""
+    """A process that a handler forked keeps its worker's pipe open, even after the worker's end."""
     if leaves_a_process:
         payload: dict[str, object] = {"path": str(site.gate)}
         killer = site.enqueue("leave_a_process_and_die", payload, priority=1)
@@ -144,7 +144,7 @@ def test_worker_that_fails_by_an_error_of_its_own_fails_the_tick_with_its_traceb
 @pytest.mark.parametrize(
     ("task", "payload"),
     [
-        # By the status of one that did all its work, and by that of one that would fail again.
+        # The first status says that all work was done, and the second that a retry would fail.
         ("end_process", {"how": "0"}),
         ("end_process", {"how": str(HOPELESS)}),
         ("leave_a_process_and_die", {"path": "/nowhere"}),
@@ -156,7 +156,7 @@ def test_resident_workers_that_runs_end_are_replaced(
     if "path" in payload:
         payload = {"path": str(site.gate)}
     process = start_workers(site)
-    # One after the other: claimed together, the second would come back when its lease has ended.
+    # One after the other: if both were claimed together, the second would wait for its lease.
     for number in (1, 2):
         site.enqueue(task, payload)
         wait_until(lambda number=number: process.errors.count(TOO_EARLY) == number)  # type: ignore[misc]
@@ -204,7 +204,7 @@ def test_a_worker_that_was_just_forked_stops_with_its_parent_too(site: Site) -> 
     assert result.stderr.count("has ended, so this worker stops") == 1
 
 
-# Forks that fail, and trouble that passes
+# Forks that fail, and temporary trouble
 
 
 @on_sqlite

@@ -1,4 +1,4 @@
-"""Several ticks at once: the table is the contract, whatever races."""
+"""Several ticks at once: the database decides every race."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_six_ticks_that_race_for_the_same_slots_make_one_run_of_each(site: Site)
     assert len(counts) == len(runs)
 
 
-# Concurrency keys: never more at once, in order, and free again after a kill
+# Concurrency keys: never too many at once, in order, and free again after a kill
 
 
 @pytest.mark.parametrize("attempts", [1, 2])
@@ -67,12 +67,12 @@ def test_share_of_a_killed_worker_comes_free_with_its_lease(site: Site, attempts
     assert site.failures(killer) == ["WorkerLost"]
 
 
-# Runs slower than the minute that cron has, and handlers that starve the heartbeat
+# Runs longer than cron's minute, and handlers that starve the heartbeat
 
 
 @on_sqlite
 def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> None:
-    """Each takes what it can begin within the budget, and goes when its own run has ended."""
+    """Each tick claims what it can begin within its budget, and ends after its own run."""
     site.config |= {"CRONJOBS_TICK_BUDGET": 1.5, "CRONJOBS_LEASE": 600}
     gates = [site.folder / f"gate-{number}" for number in range(2)]
     slow = [site.enqueue("wait_for", {"path": str(gate)}, priority=1) for gate in gates]
@@ -100,7 +100,7 @@ def test_ticks_that_cron_starts_beside_slow_runs_do_not_pile_up(site: Site) -> N
 def test_run_whose_regular_expression_starves_the_heartbeat_is_not_taken_away(
     site: Site,
 ) -> None:
-    """It holds the interpreter's lock, so nothing else in its process gets on meanwhile."""
+    """It holds the interpreter's lock, so nothing else in its process runs meanwhile."""
     del site.config["CRONJOBS_LEASE"]
     run, tick = site.begin("backtrack", {"seconds": 0.25})
     while not site.trace("ended"):

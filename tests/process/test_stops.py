@@ -1,4 +1,4 @@
-"""What is asked to stop, stops: by a signal, a cancel or a timeout. No run is lost for it."""
+"""What is told to stop, stops: by a signal, a cancel or a timeout. No run is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.marks import on_sqlite
 from tests.process.support import Site, Tick, wait_until
 
-#: Why a handler is to end: the exception that it sees, and what its run comes to after that.
+#: Why a handler is to end: the exception that it sees, and then its run's state.
 REASONS = {
     "sigterm": ("ShuttingDown", ("queued", 0, None)),
     "cancel": ("Cancelled", ("cancelled", 1, "Cancelled")),
@@ -26,7 +26,7 @@ REASONS = {
 
 
 def ask(site: Site, tick: Tick, run: int, reason: str) -> None:
-    """Ask for the end of a run that is at work; a timeout comes by itself."""
+    """Request the end of a running run; a timeout needs no request."""
     if reason == "sigterm":
         tick.send(signal.SIGTERM)
     elif reason == "cancel":
@@ -66,16 +66,16 @@ def test_handler_is_interrupted(site: Site, task: str, reason: str) -> None:
 def test_handler_that_does_not_end_is_ended_with_its_process(
     site: Site, task: str, reason: str
 ) -> None:
-    """Others that its process holds come back at once, attempts not counted, and not by lease."""
+    """Its process's other runs come back at once, not by lease, and lose no attempt."""
     site.config |= {"CRONJOBS_LEASE": 300, "CRONJOBS_ASYNC_AT_ONCE": 5}
     if reason == "timeout":
         site.config["CRONJOBS_TIMEOUT"] = 1
     if "async" in task:
         rest = site.enqueue_many("async_wait", [{}] * 4)
     else:
-        site.enqueue_many("note", [{}] * 30, priority=2)  # So short that more are claimed ahead.
+        site.enqueue_many("note", [{}] * 30, priority=2)  # Fast runs, so more are claimed ahead.
         rest = site.enqueue_many("note", [{}] * 10)
-    # Not on its last attempt: such a run is claimed by itself.
+    # This is not its last attempt: such a run is claimed alone.
     run = site.enqueue(task, priority=1, max_attempts=2)
     tick = site.start_tick()
     site.wait_for("begun", 5 if "async" in task else 1)
@@ -111,7 +111,7 @@ def test_handler_that_never_lets_go_of_the_interpreter_is_ended_by_the_watchdog(
 
 @on_sqlite
 def test_slow_receiver_of_a_run_that_has_ended_is_not_taken_for_its_handler(site: Site) -> None:
-    """What was lit for the run at work does not burn on when that run is over."""
+    """The watchdog that was set for the run is no longer active when the run has ended."""
     site.config |= {"CRONJOBS_LEASE": 600, "CRONJOBS_SHUTDOWN_GRACE": 0}
     runs = [site.enqueue("with_a_slow_receiver"), site.enqueue("note")]
     result = site.run_tick()
@@ -135,7 +135,7 @@ def test_handler_may_finish_within_the_grace(site: Site, number: signal.Signals)
 
 @pytest.mark.parametrize("asked", [True, False], ids=["stopping", "working"])
 def test_runs_claimed_behind_a_slow_one_are_given_back_at_once(site: Site, asked: bool) -> None:
-    """Fast runs make the worker claim ahead."""
+    """After fast runs, the worker claims ahead."""
     site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 300, "CRONJOBS_LEASE": 600}
     site.enqueue_many("note", [{}] * 300)
     site.enqueue("wait_for", {"path": str(site.gate)})
@@ -160,7 +160,7 @@ def test_second_sigterm_ends_the_process_at_once(site: Site) -> None:
     site.config["CRONJOBS_SHUTDOWN_GRACE"] = 300
     run, tick = site.begin("wait_once")
     tick.send(signal.SIGTERM)
-    # The first is being heeded once its handler has put the default back.
+    # The first one is being handled once its handler has restored the default.
     wait_until(lambda: not catches(tick.pid, signal.SIGTERM))
     tick.send(signal.SIGTERM)
     assert tick.wait().returncode == -signal.SIGTERM
@@ -168,7 +168,7 @@ def test_second_sigterm_ends_the_process_at_once(site: Site) -> None:
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler of its own for a signal."""
+    """Return whether a process has its own handler for a signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
     return bool(int(caught, 16) & (1 << (number - 1)))
@@ -194,7 +194,7 @@ def test_a_closed_terminal_lets_the_handler_finish_though_it_says_so_twice(
 
 @on_sqlite
 def test_under_nohup_a_closed_terminal_does_not_matter(site: Site) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # What it starts inherits this.
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The process below inherits this.
     try:
         run, tick = site.begin("wait_for", {"path": str(site.gate)})
     finally:
@@ -219,7 +219,7 @@ def test_sigterm_at_random_moments_orphans_no_run(site: Site) -> None:
     for tick in ticks:
         time.sleep(chance.uniform(0, 0.05))
         tick.send(signal.SIGTERM)
-    # One that had done its work has given the signal its old meaning back, and holds nothing.
+    # A tick that had done its work has restored the signal's default, and holds nothing.
     assert {tick.wait().returncode for tick in ticks} <= {0, -signal.SIGTERM}
     rows = site.query("SELECT DISTINCT status, attempts, locked_by FROM job_runs")
     assert set(rows) <= {("queued", 0, None), ("succeeded", 1, None)}
@@ -231,7 +231,7 @@ def test_sigterm_at_random_moments_orphans_no_run(site: Site) -> None:
 
 @on_sqlite
 def test_cancel_of_what_is_not_at_work(site: Site) -> None:
-    """Of a run whose worker is dead, which is not tried again; and of one that has just ended."""
+    """A run whose worker is dead is not tried again; one that has just ended stays as it is."""
     run, tick = site.begin("wait_once")
     tick.end()
     assert site.cancel(run) == "running"
@@ -250,7 +250,7 @@ def test_cancel_of_what_is_not_at_work(site: Site) -> None:
 def test_handler_that_leaves_signal_handlers_behind_does_not_make_others_deaf(
     site: Site, task: str, how: str
 ) -> None:
-    """A timeout interrupts the next handler, and the worker ends at SIGTERM while it is idle."""
+    """A timeout interrupts the next handler, and SIGTERM ends the worker while it is idle."""
     site.config |= {"CRONJOBS_TIMEOUT": 1, "CRONJOBS_LEASE": 600}
     first = site.enqueue(task, {"how": how}, priority=1)
     late = site.enqueue("sleep", max_attempts=1)

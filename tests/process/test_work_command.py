@@ -1,4 +1,4 @@
-"""``flask jobs work``: does what ticks do, stays, and goes when it is asked to or at a limit."""
+"""``flask jobs work``: it works like ticks, and stays until a signal or a limit ends it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from tests.marks import on_sqlite
 from tests.process.support import Site, wait_until
 
-#: A worker of the test's app holds less, in MB, and one that has called `hold` more.
+#: In MB: a worker of the test's app holds less, and one that has called `hold` holds more.
 MEMORY = 400
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_resident_workers_take_up_what_comes_and_stop_gracefully(site: Site, workers: int) -> None:
     site.config |= {"CRONJOBS_SHUTDOWN_GRACE": 60, "CRONJOBS_LEASE": 60}
-    site.tick_here()  # So that the definitions are there, and can be due.
+    site.tick_here()  # This makes the definitions, so that they can be due.
     site.query(f"UPDATE job_definitions SET next_run_at = '{site.past}'")
     ours = "SELECT * FROM job_ticks WHERE finished_at IS NULL"
 

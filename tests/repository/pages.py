@@ -28,18 +28,18 @@ class Block:
 
     @property
     def name(self) -> str:
-        """What a test of the block is called."""
+        """The name of a test of this block."""
         return f"{self.page.name}:{self.line}"
 
     @property
     def code(self) -> CodeType:
-        """The block as Python. Its errors show the line of the page."""
+        """The block as compiled Python, whose errors show the line of the page."""
         lines = "\n" * (self.line - 1) + self.text
         return compile(lines, str(self.page), "exec", dont_inherit=True)
 
 
 def blocks(page: Path, language: str | None = None) -> list[Block]:
-    """Return the blocks of *page*, in *language* or in any."""
+    """Return the blocks of *page*: those in *language*, or all."""
     text = page.read_text()
     matches = [
         Block(
@@ -54,7 +54,7 @@ def blocks(page: Path, language: str | None = None) -> list[Block]:
 
 
 def all_blocks(*languages: str) -> list[Block]:
-    """Return the blocks in *languages* of all pages."""
+    """Return the blocks of all pages that are in one of *languages*."""
     return [block for page in PAGES for block in blocks(page) if block.language in languages]
 
 
@@ -65,7 +65,7 @@ def named(name: str) -> Path:
 
 
 def prelude() -> dict[str, Any]:
-    """Return an app without the extension, as the names that a page's blocks begin with."""
+    """Return the names with which the blocks of a page begin: an app without the extension."""
     app = Flask("shop")
     app.config["SQLALCHEMY_DATABASE_URI"] = "sqlite:///shop.sqlite"
     return {"__name__": "shop", "app": app, "db": SQLAlchemy(app)}
@@ -78,5 +78,5 @@ def dispose(names: dict[str, Any]) -> None:
 
 
 def without_times(output: str) -> str:
-    """Return *output* without the times in it, which differ from one try to the next."""
+    """Return *output* without durations, which differ each time."""
     return re.sub(r"\d+(\.\d+)? (ms|s)\b", "0 s", output)

@@ -1,9 +1,11 @@
-"""The paths of four calls through the package: which files and functions each of them passes.
+"""The paths of four calls through the package: the files and functions that each of them passes.
 
-The app has two plain tasks and uses no optional feature. Each call is made once before, so that
-what a process makes once is there. ``python -m tests.repository.paths`` prints the figures, with
-the names of calls also each function, in the order in which it is first called; ``--write`` writes
-down the paths as they are today, by which `test_paths` tells what is new.
+The app has two plain tasks and uses no optional feature. Each call is made once before it is
+traced, so that what a process does only once is left out.
+
+``python -m tests.repository.paths`` prints the size of each path. With the names of calls, it also
+prints each function in the order of their first calls. ``--write`` records the current paths, with
+which `test_paths` compares later ones.
 """
 
 from __future__ import annotations
@@ -55,25 +57,25 @@ class Step(NamedTuple):
 
 
 class Size(NamedTuple):
-    """How much somebody must read who follows a call."""
+    """How much a reader who follows a call must read."""
 
     files: int
     functions: int
 
 
 class Walk(NamedTuple):
-    """What a call passes, each function once, in the order of their first calls."""
+    """The path of a call: each function once, in the order of their first calls."""
 
     steps: tuple[Step, ...]
 
     @property
     def size(self) -> Size:
-        """How many files and functions it has; templates count as files."""
+        """The number of files and of functions; templates count as files."""
         return Size(len(self.files), len(self.functions))
 
     @property
     def files(self) -> list[str]:
-        """The files, templates among them."""
+        """The files, including templates."""
         return list(dict.fromkeys(step.file for step in self.steps))
 
     @property
@@ -83,14 +85,15 @@ class Walk(NamedTuple):
 
     @property
     def names(self) -> set[str]:
-        """Functions and templates as they are written down."""
+        """The functions and templates, as they are recorded."""
         return {f"{step.file} {step.function}".rstrip() for step in self.steps}
 
 
 class Tracer:
-    """Notes the functions of the package that are called in a block, in threads that it starts too.
+    """Notes the package's functions that a block calls, also in threads that it starts.
 
-    Neither what comprehensions and modules run counts, which differs between versions of Python.
+    Comprehensions and the top level of modules are left out, since they differ between versions of
+    Python.
     """
 
     def __init__(self) -> None:
@@ -100,13 +103,13 @@ class Tracer:
 
     @property
     def walk(self) -> Walk:
-        """What was noted."""
+        """The path that was noted."""
         return Walk(tuple(self._seen.values()))
 
     @contextmanager
     def tracing(self) -> Generator[None]:
         """Note what is called in this block, until `stop`."""
-        deadlines.end_thread()  # One that runs already would not be seen.
+        deadlines.end_thread()  # A thread that already runs would not be traced.
         self._on = True
         threading.setprofile(self._see)
         with _without_chance():
@@ -143,9 +146,10 @@ class Tracer:
 
 @contextmanager
 def _without_chance() -> Generator[None]:
-    """Let threads change only where one waits, and collect no garbage, in this block.
+    """In this block, switch threads only where one waits, and collect no garbage.
 
-    Else a keeper sometimes sees a trivial handler at work, and a task is deleted in some walks.
+    Otherwise a keeper would sometimes see a trivial handler running, and some walks would include
+    the deletion of a task.
     """
     before = sys.getswitchinterval()
     gc.collect()
@@ -160,7 +164,7 @@ def _without_chance() -> Generator[None]:
 
 
 def _place(code: CodeType) -> tuple[str, str] | None:
-    """Return the file and the function that *code* is of, if it is one of the package's."""
+    """Return the file and the function of *code*, or None if it is not in the package."""
     path = Path(code.co_filename)
     if PACKAGE not in path.parents:
         return None
@@ -194,17 +198,17 @@ class SmallApp:
 
     @property
     def state(self) -> State:
-        """What the extension knows of the app."""
+        """The extension's state for the app."""
         return state_of(self.app)
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the connections to the database."""
         with self.app.app_context():
             self.db.engine.dispose()
 
     def enqueue(self, tracer: Tracer) -> None:
-        """``task.enqueue()``, up to its INSERT."""
-        # As if nothing had been enqueued for some seconds, so that it looks whom to wake.
+        """Trace ``task.enqueue()`` up to its INSERT."""
+        # This is as if nothing had been enqueued for some seconds, so that it checks whom to wake.
         self.state.waking.block_for(0.0)
 
         def see(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
@@ -219,14 +223,14 @@ class SmallApp:
             self.db.session.commit()
 
     def tick(self, tracer: Tracer) -> None:
-        """``flask jobs tick`` with one trivial run."""
+        """Trace ``flask jobs tick`` with one trivial run."""
         with self.app.app_context():
             run_id = self.greet.using(commit=True).enqueue(name="Ada").id
         self._command(tracer, "tick")
         self._expect(run_id, "succeeded")
 
     def page(self, tracer: Tracer) -> None:
-        """``GET /jobs/``, which shows a tick and a run of a while ago."""
+        """Trace ``GET /jobs/``, which shows a tick and a run of half a minute ago."""
         rows = Rows(self.state.engine)
         rows.tick(age=30)
         rows.run("succeeded", age=30, job_type="greet")
@@ -235,7 +239,7 @@ class SmallApp:
         assert answer.status_code == 200, answer.text
 
     def retry(self, tracer: Tracer) -> None:
-        """``flask jobs admin retry --status dead --yes`` with one dead run."""
+        """Trace ``flask jobs admin retry --status dead --yes`` with one dead run."""
         run_id = Rows(self.state.engine).run("dead", job_type="greet", payload={"name": "Ada"})
         self._command(tracer, "admin", "retry", "--status", "dead", "--yes")
         self._expect(run_id, "queued")
@@ -261,10 +265,10 @@ CALLS: dict[str, Callable[[SmallApp, Tracer], None]] = {
 
 
 def walk_of(call: str, url: str) -> Walk:
-    """Return the path of a call on an app of its own, with an empty database at *url*.
+    """Return the path of a call on a new app, with the empty database at *url*.
 
     It is the shortest of three: on a busy machine a tick may take longer than a second, and then
-    its keeper does what is to be done each second.
+    its keeper also does what it does each second.
     """
     small = SmallApp(url)
     try:
@@ -281,7 +285,7 @@ def _walk_again(call: str, small: SmallApp) -> Walk:
 
 
 def written(call: str, database: str) -> set[str]:
-    """Return the functions of a call's path, as they were last written down."""
+    """Return the functions of a call's path, as they were last recorded."""
     lines = (FOLDER / f"{call}.txt").read_text().splitlines()
     return {line.removesuffix(f" [{database}]") for line in lines} - {
         line for line in lines if line.endswith("]")
@@ -289,7 +293,7 @@ def written(call: str, database: str) -> set[str]:
 
 
 def write(call: str, walks: dict[str, Walk]) -> None:
-    """Write down the path of a call, with the database where the others do not pass a function."""
+    """Record the path of a call; what only one database passes is marked with its name."""
     FOLDER.mkdir(exist_ok=True)
     names = {database: walk.names for database, walk in walks.items()}
     everywhere = set.intersection(*names.values())
@@ -308,7 +312,7 @@ def lines_of(walk: Walk) -> Iterator[str]:
 
 @contextmanager
 def empty_databases() -> Generator[Callable[[str], str]]:
-    """Yield a function that returns the URL of a new database of a kind."""
+    """Yield a function that creates an empty database of a kind, and returns its URL."""
     with tempfile.TemporaryDirectory() as folder, running_server("fsync = off\n") as server:
         numbers = iter(range(1000))
 
@@ -321,7 +325,7 @@ def empty_databases() -> Generator[Callable[[str], str]]:
 
 
 def main() -> None:
-    """Print paths, or write them down."""
+    """Print paths, or record them."""
     parser = argparse.ArgumentParser("python -m tests.repository.paths", description=__doc__)
     parser.add_argument("calls", nargs="*", choices=[*CALLS, []], metavar="CALL")
     parser.add_argument("--database", choices=DATABASES, default="sqlite", help="of what is shown")

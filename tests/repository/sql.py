@@ -1,4 +1,4 @@
-"""The statements that are sent most, as each database gets them, laid out to be read.
+"""The statements that are sent most often, as each database gets them, in a readable layout.
 
 ``python -m tests.repository.sql`` writes them to ``docs/sql``, one file for each statement and
 database, and those of a feature to a folder ``sql`` beside its tests.
@@ -29,7 +29,7 @@ from tests.features import parts
 FOLDER = Path(__file__).parents[2] / "docs" / "sql"
 WIDTH = 100
 
-#: Makes a statement; None where the database has none.
+#: A function that makes a statement, or returns None if the database needs none.
 Maker: TypeAlias = Callable[[Dialect], Any]
 
 
@@ -58,19 +58,19 @@ FOLDERS: dict[Path, dict[str, Maker]] = {
     FOLDER: STATEMENTS,
     **{Path(str(part.__file__)).with_name("sql"): part.STATEMENTS for part in parts("statements")},
 }
-#: A part of a statement: the words of a clause, or what stands in parentheses.
+#: A part of a statement: a word, or the parts between parentheses.
 Part: TypeAlias = "Word | list[Part]"
 
 
 class Word(NamedTuple):
-    """A word, a text, a comma or a parenthesis, and whether it stands apart from the one before."""
+    """A word, a text, a comma or a parenthesis, and whether white space comes before it."""
 
     text: str
     apart: bool = True
 
 
 def rendered() -> dict[Path, str]:
-    """Return each statement as a file has it, by the file."""
+    """Return the text of each file, by its path."""
     return {
         folder / f"{name}.{d.name}.sql": laid_out(statement)
         for d in (POSTGRESQL, SQLITE)
@@ -87,7 +87,7 @@ def sql_of(made: Any) -> str:
 
 
 def folded(statement: str) -> str:
-    """Return a statement with one space for each white space."""
+    """Return a statement with each white space replaced by one space."""
     return " ".join(statement.split())
 
 
@@ -97,7 +97,7 @@ def number_of_ctes(statement: str) -> int:
 
 
 def laid_out(statement: str) -> str:
-    """Return a statement in lines, as its clauses and parentheses go."""
+    """Return a statement in lines that follow its clauses and parentheses."""
     (parts,) = [_tree(iter(words(statement)))]
     return "\n".join(_lines(parts, 0)) + "\n"
 
@@ -185,7 +185,7 @@ _BEGINS = {
     *("VALUES", "UPDATE", "SET", "DELETE", "RETURNING", "ON CONFLICT", "FOR", "CROSS", "LEFT"),
     "JOIN",
 }
-#: What goes on with a clause, though it looks like the begin of another.
+#: Words that continue a clause, though the second one could begin another.
 _GOES_ON = {
     *("DELETE FROM", "DISTINCT FROM", "DO UPDATE", "KEY UPDATE", "CROSS JOIN", "LEFT JOIN"),
 }
@@ -233,7 +233,7 @@ def _cases(parts: list[Part]) -> list[list[Part]]:
 
 
 def _at(parts: list[Part], names: tuple[str, ...], depth: int) -> list[list[Part]]:
-    """Return *parts* divided before each of *names* that is in so many CASEs."""
+    """Return *parts* divided before each of *names* that is inside *depth* CASEs."""
     pieces: list[list[Part]] = [[]]
     cases = 0
     for part in parts:
@@ -246,7 +246,7 @@ def _at(parts: list[Part], names: tuple[str, ...], depth: int) -> list[list[Part
 
 
 def main() -> None:
-    """Write the statements, and delete those that are no more."""
+    """Write the statements, and delete the files of statements that no longer exist."""
     files = rendered()
     for folder in FOLDERS:
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The page about alerting: its receivers tell, and its rules read figures that there are."""
+"""The page about alerting: its receivers report, and its rules use metrics that exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = named("alerting.md")
 
 @pytest.fixture
 def sentry(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Sentry's SDK, as far as the page uses it."""
+    """A mock of the parts of Sentry's SDK that the page uses."""
     sdk = MagicMock()
     for name in ("sentry_sdk", "sentry_sdk.integrations", "sentry_sdk.integrations.logging"):
         module = ModuleType(name)
@@ -48,7 +48,7 @@ def names(
     smtp: MagicMock,
     monitor: Monitor,
 ) -> Iterator[dict[str, Any]]:
-    """What the page's blocks have made, one after the other."""
+    """The names that the page's blocks have defined, one after the other."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PING_BACK_UP", f"{monitor.url}back-up")
     names = prelude()
@@ -90,7 +90,7 @@ def test_dead_run_is_told_by_mail_and_to_sentry(
 def test_rules_name_figures_of_the_metrics(names: dict[str, Any]) -> None:
     with names["app"].app_context():
         names["jobs"].tick()
-        names["jobs"].pause(queue="mail")  # Or there is nothing to count.
+        names["jobs"].pause(queue="mail")  # Otherwise there would be nothing to count.
     scraped = names["app"].test_client().get("/jobs/metrics").text
     figures = set(re.findall(r"^(cronjobs_\w+)", scraped, re.MULTILINE))
     scrape, rules = (yaml.safe_load(block.text) for block in blocks(PAGE, "yaml"))

@@ -1,6 +1,6 @@
 """Each block of the documentation is checked, in whatever language it is.
 
-Blocks of Python run: see `test_readme`, `test_quickstart` and `test_alerting`.
+Blocks of Python run in `test_readme`, `test_quickstart` and `test_alerting`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_commands_in_the_yaml_exist(block: Block) -> None:
 
 
 def commands_in(node: Any) -> Iterator[list[str]]:
-    """Each ``command`` or ``startCommand`` that begins with ``flask``, however deep it is."""
+    """Yield each ``command`` or ``startCommand`` that begins with ``flask``, at any depth."""
     if isinstance(node, dict):
         command = node.get("command") or shlex.split(node.get("startCommand", ""))
         if isinstance(command, list) and command[:1] == ["flask"]:

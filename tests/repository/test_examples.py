@@ -22,7 +22,7 @@ from flask_cronjobs.core.app_state import state_of
 from .pages import named
 
 API = named("api.md").read_text()
-#: Examples of others show these: `CronJobs.batch`, `signal` and `executors.celery`'s page.
+#: The examples of `CronJobs.batch`, `signal` and `executors.celery`'s page show these.
 SHOWN_BY_OTHERS = {"Batch.__enter__", "Batch.__exit__", "CronJobs.wait", "executors.celery.init"}
 
 _MEMBERS = re.compile(r"^   :(?:special-)?members:(.*)", re.MULTILINE)
@@ -44,7 +44,7 @@ def of_the_api() -> Iterator[tuple[str, Any]]:
 
 
 def resolve(name: str) -> Any:
-    """Return what is called *name* in the package."""
+    """Return the object called *name* in the package."""
     module, _, attribute = f"flask_cronjobs.{name}".rpartition(".")
     return getattr(import_module(module), attribute)
 
@@ -73,11 +73,11 @@ def test_each_function_and_method_of_the_api_has_an_example() -> None:
 def names(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Any]]:
-    """What examples begin with, as the docstring of `CronJobs` says."""
+    """The names with which examples begin, as the docstring of `CronJobs` says."""
     monkeypatch.chdir(tmp_path)
     app = Flask("shop")
     app.config["SQLALCHEMY_DATABASE_URI"] = request.getfixturevalue(f"{request.param}_url")
-    app.config["CRONJOBS_URL_PREFIX"] = None  # The pages take time to add.
+    app.config["CRONJOBS_URL_PREFIX"] = None  # Adding the pages takes time.
     db = SQLAlchemy(app)
     jobs = CronJobs(app)
 

@@ -1,4 +1,4 @@
-"""Imports go downward through the floors, and some things are known to one folder only."""
+"""Imports go downward through the floors, and some packages are imported in one place only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import flask_cronjobs
 
 PACKAGE = Path(flask_cronjobs.__file__).parent
 
-# From the ground up; a room imports only from its own floor and from those above it in this list.
+# From the ground up: a room imports only from its own floor and from the floors listed before it.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "log", "text", "types"),
     ("models", "schedule", "signals"),
@@ -42,13 +42,13 @@ NAMES = frozenset(map(module_name, MODULES))
 
 
 def short(name: str) -> str:
-    """The name of a module inside of the package."""
+    """Return the name of a module without that of the package."""
     return name.partition(".")[2] or "__init__"
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import of a module: where it stands, and the full name of what it imports."""
+    """One import of a module: its line, and the full name of what it imports."""
 
     line: int
     name: str
@@ -56,13 +56,13 @@ class Import:
 
 
 def room(path: Path) -> str:
-    """The module or subpackage of the package that *path* belongs to."""
+    """Return the top module or subpackage that *path* belongs to."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 @cache
 def imports(path: Path) -> tuple[Import, ...]:
-    """Every import but those for type checkers alone."""
+    """Return all imports of a module, except those for type checkers only."""
     return tuple(_imports(path))
 
 
@@ -93,7 +93,7 @@ def _imports(path: Path) -> Iterator[Import]:
 
 
 def own_room(name: str) -> str | None:
-    """The room of an import from this package, or None."""
+    """Return the room of an import from this package; None for others."""
     parts = name.split(".")
     if parts[0] != "flask_cronjobs" or len(parts) < 2:
         return None
@@ -101,7 +101,7 @@ def own_room(name: str) -> str | None:
 
 
 def places(which: str) -> set[str]:
-    """The modules that import *which* (a top-level package)."""
+    """Return the modules that import *which*, a top-level package or a name in it."""
     return {
         module_name(path)
         for path in MODULES
@@ -122,7 +122,7 @@ def test_imports_go_downward(path: Path) -> None:
 
 @cache
 def arrows() -> dict[tuple[str, str], bool]:
-    """Each import of a module of ours by another, and whether it is delayed wherever it stands."""
+    """Return each import of a module of ours by another, and whether it is delayed everywhere."""
     pairs: dict[tuple[str, str], bool] = {}
     for path in MODULES:
         here = module_name(path)
@@ -135,7 +135,7 @@ def arrows() -> dict[tuple[str, str], bool]:
 
 
 def circle(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
-    """What is left of a graph without the modules that no circle leads through or to."""
+    """Return a graph without the modules that are on no circle and lead to none."""
     graph: dict[str, set[str]] = {}
     for here, target in pairs:
         graph.setdefault(here, set()).add(target)
@@ -145,7 +145,7 @@ def circle(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     return graph
 
 
-#: Delayed imports that close a circle. None may be added; whoever opens one deletes its line.
+#: Delayed imports that close a circle. None may be added; if you remove a circle, delete its line.
 CLOSING_CIRCLES = frozenset(
     {
         ("cli.group", "cli"),
@@ -155,7 +155,7 @@ CLOSING_CIRCLES = frozenset(
 
 
 def test_there_are_no_circles() -> None:
-    """Whole modules: A imports B imports A, at whatever distance, delayed imports too."""
+    """The circles are of whole modules, of any length, and include delayed imports."""
     assert circle(arrows().keys() - CLOSING_CIRCLES) == {}
 
 
@@ -166,7 +166,7 @@ def test_import_that_closes_a_circle_is_delayed_and_still_there(pair: tuple[str,
     assert circle(arrows().keys() - rest), "Delete its line: it closes no circle any more."
 
 
-#: The rooms, by the folders and modules at the top.
+#: The rooms, with their top folders and modules.
 ROOMS: dict[str, tuple[str, ...]] = {
     "words": ("config", "errors", "log", "signals", "text", "types"),
     "db": ("db",),
@@ -181,11 +181,11 @@ _ROOM_OF = {name: room for room, names in ROOMS.items() for name in names}
 
 
 def room_of(module: str) -> str:
-    """The room of a module, such as ``core``."""
+    """Return the room of a module, such as ``core``."""
     return _ROOM_OF[module.partition(".")[0]]
 
 
-#: What the modules of a room are not to know. What features need of insights is delayed.
+#: The rooms from which a room must not import, even if the import is delayed.
 UNKNOWN = {
     **dict.fromkeys(("db", "schedule"), ("core", "features", "insights", "faces")),
     "core": ("features", "insights", "faces"),
@@ -208,7 +208,7 @@ def test_every_module_has_a_room() -> None:
 
 
 def test_few_import_by_a_name_that_is_made_as_they_run() -> None:
-    """Since the tests here do not see what they import."""
+    """The tests here cannot see what such modules import."""
     assert {short(name) for name in places("importlib.import_module")} == {
         *("__init__", "cli.group", "core.features", "core.worker.process_signals"),
         *("executors.celery", "web"),
@@ -238,7 +238,7 @@ def test_current_app_is_asked_for_by_the_state_and_the_pages_alone() -> None:
 
 
 def writes(path: Path) -> Iterator[str]:
-    """Statements that write: SQL texts, and SQLAlchemy's own constructs by their names."""
+    """Yield the statements that write: SQL texts, and imports of SQLAlchemy's constructs."""
     tree = ast.parse(path.read_text())
     docstrings = {
         id(node.body[0].value)
@@ -268,7 +268,7 @@ def test_writes_to_the_tables_are_in_no_face() -> None:
 
 
 def test_which_database_it_is_is_known_to_db_alone() -> None:
-    """Others ask what it can: see `Dialect`."""
+    """Other rooms ask what the database can do: see `Dialect`."""
     asks = re.compile(r'name [!=]= "(sqlite|postgresql)"')
     outside = [path for path in MODULES if room(path) not in ("db", "models")]
     assert [path for path in outside if asks.search(path.read_text())] == []
@@ -279,10 +279,10 @@ def test_tree_of_the_page_names_each_module() -> None:
     tree = text.split("```text")[1].split("```")[0]
     named = set[str]()
     for line in tree.splitlines():
-        if line[:12].strip():  # Else it goes on with a description.
+        if line[:12].strip():  # Otherwise the line continues a description.
             names = re.split(r"\s{2,}", line.strip(), maxsplit=1)[0]
             named |= {name.removesuffix(".py").strip("/") for name in names.split()}
-    # A feature is put in and taken out without this page.
+    # A feature can be added or removed without changing this page.
     others = [path for path in MODULES if room(path) != "features"]
     assert named == {
         "features",
@@ -291,7 +291,7 @@ def test_tree_of_the_page_names_each_module() -> None:
 
 
 def code_lines(path: Path) -> int:
-    """How many lines of a module have code: no docstring, no comment, and not empty."""
+    """Return how many lines of a module are code: not empty, no docstring, no comment."""
     text = path.read_text()
     code = set[int]()
     blank = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -313,6 +313,6 @@ def test_kernel_is_read_in_an_afternoon() -> None:
     sizes = [sum(code_lines(PACKAGE / name) for name in names) for names in kernel]
     assert sum(map(len, kernel)) <= 20
     assert 2000 < sum(sizes) <= 3200
-    # What the page says is right, as far as a reader cares.
+    # The sizes on the page are right within what matters to a reader.
     for size, (row, stated) in zip(sizes, rows, strict=True):
         assert abs(size - int(stated)) <= 25 + size / 5, f"{row}: {size}"

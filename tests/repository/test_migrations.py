@@ -1,4 +1,4 @@
-"""Flask-Migrate sees the tables: what it generates runs as it is, here and there."""
+"""Flask-Migrate sees the tables, and the migrations that it generates run unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Migrate(app, db)
 def hello(name):
     return "hello " + name
 """
-#: What an app may set that changes what Alembic writes: in `SQLAlchemy`, and in `Migrate`.
+#: Settings of an app, in `SQLAlchemy` and in `Migrate`, that change what Alembic writes.
 SETTINGS = {
     "schema": ('metadata=MetaData(schema="app")', ""),
     "schema and all schemas": ('metadata=MetaData(schema="app")', "include_schemas=True"),
@@ -66,7 +66,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def flask(project: Path, url: str, *args: str) -> str:
-    """Run ``flask`` with *args*; what it printed."""
+    """Run ``flask`` with *args*; return what it printed."""
     result = python("-m", "flask", "--app", "app", *args, cwd=project, URL=url)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout + result.stderr
@@ -88,7 +88,7 @@ def test_migration_generated_on_either_database_runs_on_both(
         for index in table.indexes:
             assert f"'{index.name}'" in script.read_text()
 
-    # SQLite knows no JSONB in SQLAlchemy 2.0, so there one for PostgreSQL runs there only.
+    # In SQLAlchemy 2.0, SQLite has no JSONB, so a migration for PostgreSQL runs only there.
     for_one = OLD_SQLALCHEMY and generated_on == "postgresql"
     for target in (url,) if for_one else (url, second):
         flask(project, target, "db", "upgrade")
@@ -108,7 +108,7 @@ def test_migration_generated_on_either_database_runs_on_both(
 def test_migration_of_an_app_that_changes_its_metadata_makes_the_tables_that_jobs_use(
     project: Path, database_url: str, what: str
 ) -> None:
-    """Also from a folder with a column that refers to a run; and a second one finds nothing."""
+    """Some of these apps have a column that refers to a run. A second migration is empty."""
     of_metadata, of_migrate = SETTINGS[what]
     source = APP.replace("db = SQLAlchemy(app)", f"db = SQLAlchemy(app, {of_metadata})")
     source = source.replace("Migrate(app, db)", f"Migrate(app, db, {of_migrate})")
@@ -122,7 +122,7 @@ def test_migration_of_an_app_that_changes_its_metadata_makes_the_tables_that_job
         source = source.replace(
             "db = SQ", f"app.config['SQLALCHEMY_BINDS'] = {{'other': {second!r}}}\ndb = SQ"
         )
-    elif "schema" not in what:  # There, the app's own tables are elsewhere.
+    elif "schema" not in what:  # There, the app's own tables are in another schema.
         source = source.replace(
             "primary_key=True)",
             "primary_key=True)\n    run_id = db.Column(db.ForeignKey('job_runs.id'))",
@@ -149,7 +149,7 @@ def execute(url: str, statement: str) -> None:
 
 
 def works(project: Path, url: str) -> None:
-    """Enqueue and run a job on the migrated tables; look at ids and keys as they have become."""
+    """Run a job on the migrated tables, and check the ids, the keys and the settings of storage."""
     engine = create_engine(url)
     with engine.begin() as connection:
         connection.execute(
@@ -167,7 +167,8 @@ def works(project: Path, url: str) -> None:
     unset = set_storage(engine)
     engine.dispose()
     assert tuple(row) == ("succeeded", 1)
-    # With SQLAlchemy 2.0 it cannot; then the doctor says so, and `flask jobs admin init` does.
+    # SQLAlchemy 2.0 cannot set them; the doctor reports this, and `flask jobs admin init` sets
+    # them.
     left_out = OLD_SQLALCHEMY and url.startswith("postgresql")
     assert unset == left_out, "the migration sets when to vacuum"
     assert {"uq_job_runs_slot", "ix_job_runs_ready", "ix_job_runs_lease"} <= indexes

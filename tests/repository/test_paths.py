@@ -1,6 +1,6 @@
-"""How many files and functions somebody must read who follows a call of an app without features.
+"""The number of files and functions that a reader must read to follow a call of a plain app.
 
-The bounds may only be lowered: whoever makes a path shorter lowers them to what it has then.
+The bounds may only be lowered: if you make a path shorter, lower its bounds to its new size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BOUNDS = {
 
 
 def faults(call: str, database: str, walk: Walk) -> str:
-    """What is wrong with a path that may be too long, and what to do; empty if nothing is."""
+    """Return what is wrong with a path that is too long, and what to do; empty if it is not."""
     bound, known = BOUNDS[call, database], written(call, database)
     if walk.size.files <= bound.files and walk.size.functions <= bound.functions:
         return ""
@@ -50,7 +50,7 @@ def test_path_of_a_plain_app_is_short(call: str, database_url: str) -> None:
 @pytest.mark.parametrize("database", DATABASES)
 @pytest.mark.parametrize("call", CALLS)
 def test_path_is_written_down_as_its_bound_says(call: str, database: str) -> None:
-    """Else a path that grew would be compared with one of long ago."""
+    """Otherwise a path that grew would be compared with an old one."""
     names = written(call, database)
     functions = [name for name in names if " " in name]
     files = {name.partition(" ")[0] for name in names}

@@ -1,4 +1,4 @@
-"""Statements find their rows by indexes, whatever the statistics say and however many there are."""
+"""Statements find their rows by indexes, whatever the statistics say, in tables of any size."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ TABLES = ", ".join(JobRun.metadata.tables)
 
 
 def waiting(count: int, columns: str = "", values: str = "") -> str:
-    """The statement that inserts so many runs; *values* is SQL for the other *columns*."""
+    """Return the statement that inserts *count* runs; *values* is SQL for further *columns*."""
     return (
         f"INSERT INTO job_runs (job_type, run_at{columns})"
         f" SELECT 'task', timestamptz '2026-01-01'{values} FROM generate_series(1, {count}) AS n(i)"
@@ -91,7 +91,7 @@ def waiting(count: int, columns: str = "", values: str = "") -> str:
 
 
 def pretend(rows: float, size: int) -> str:
-    """The statement by which each table and index seems to have so many rows, on so many pages."""
+    """Return the statement that makes each table and index seem to have *rows* on *size* pages."""
     names = ", ".join(f"'{table}'::regclass" for table in JobRun.metadata.tables)
     return (
         f"UPDATE pg_class SET reltuples = {rows}, relpages = {size} WHERE oid IN ({names})"
@@ -108,7 +108,7 @@ STATISTICS = {
     "analyzed": (MANY, "VACUUM ANALYZE"),
     "analyzed when empty": (waiting(1), "VACUUM ANALYZE", MANY),
     "analyzed when all had finished": (ENDED, "ANALYZE", MANY),
-    # As many as a claim looks at: then it looks as if a claim took all.
+    # A claim examines as many, so the planner expects a claim to take all.
     "analyzed when few waited": (
         *(waiting(300), ENDED, "ANALYZE"),
         *("DELETE FROM job_runs WHERE status = 'succeeded'", MANY),
@@ -120,7 +120,7 @@ STATISTICS = {
     "keyed": (KEYED,),
     "keyed and analyzed": (KEYED, "ANALYZE"),
     "looks empty": (MANY, pretend(0, 1)),
-    # As if a vacuum had found no row on a thousand pages.
+    # It is as if a vacuum had found no row on a thousand pages.
     "looks sparse": (MANY, pretend(0, 1_000)),
     "looks like ten million": (MANY, "ANALYZE", pretend(10_000_000, 100)),
 }
@@ -128,7 +128,7 @@ STATISTICS = {
 
 @pytest.fixture(scope="module")
 def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kit]:
-    """A store whose tables PostgreSQL does not vacuum or analyze by itself."""
+    """A kit whose tables PostgreSQL neither vacuums nor analyzes on its own."""
     with tables_of("postgresql", request, tmp_path_factory.getbasetemp()) as engine:
         kit = Kit(engine)
         yield kit
@@ -137,12 +137,12 @@ def kit(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def empty(kit: Kit) -> Engine:
-    """The store without rows, and without statistics."""
+    """The engine of the kit, without rows and without statistics."""
     run(kit.engine, f"TRUNCATE {TABLES}", "DELETE FROM pg_statistic", pretend(-1, 0))
     return kit.engine
 
 
-#: More statements than this are sent: of the core, and of each feature with `plans`.
+#: More statements than this are sent: those of the core, and of each feature with `plans`.
 LEAST = 63 + sum(part.STATEMENTS for part in parts("plans"))
 
 
@@ -152,7 +152,7 @@ def sent(kit: Kit) -> Sent:
 
 
 def sent_for_all(kit: Kit) -> Sent:
-    """Each statement that bookkeeping sends, over the life of some runs."""
+    """Return each statement that bookkeeping sends, over the life of some runs."""
     with sent_by(kit.engine) as sent:
         record_and_claim_all(kit)
         plan_definitions(kit)
@@ -198,7 +198,7 @@ def hand_on(kit: Kit) -> None:
 
 
 def claim_far(kit: Kit) -> None:
-    """Claim from behind the front of the queue, without keys and with."""
+    """Claim runs that are not at the front of the queue, without keys and with them."""
     for key in (None, "far"):
         limit = 1 if key else None
         with kit.engine.begin() as connection:
@@ -209,7 +209,7 @@ def claim_far(kit: Kit) -> None:
 
 
 def open_orders(kit: Kit) -> None:
-    """Park runs of a strict order, and open what comes next, behind an end and otherwise."""
+    """Park runs of a strict order, and open the next one, after an end and in other ways."""
     values: dict[str, Any] = {
         "concurrency_key": "in order",
         "concurrency_limit": 1,
@@ -219,7 +219,7 @@ def open_orders(kit: Kit) -> None:
     kit.claim()
     assert [kit.get(run_id).gate for run_id in (first, second)] == [None, "order"]
     kit.sql("DELETE FROM job_runs WHERE id = :id", id=first)
-    # Of a single id, PostgreSQL would make a constant, and compare it in a loop of one row.
+    # PostgreSQL would make a single id a constant, and compare it in a loop of one row.
     assert gate.open_behind(kit.books, [second, 0]) == 1
     kit.sql("UPDATE job_runs SET gate = 'order' WHERE id = :id", id=second)
     assert gate.mend_all(kit.books) >= 1  # Runs of other keys may be parked, too.
@@ -228,7 +228,7 @@ def open_orders(kit: Kit) -> None:
 
 
 def finish(kit: Kit, claims: tuple[Claim, ...]) -> None:
-    """Record that they have succeeded."""
+    """Record that these runs have succeeded."""
     kit.claims.record_and_claim([outcome(claim, "succeeded") for claim in claims], None)
 
 
@@ -273,12 +273,12 @@ def plan_definitions(kit: Kit) -> None:
 
 
 def read(kit: Kit) -> list[DefinitionRow]:
-    """The definitions that are due."""
+    """Return the definitions that are due."""
     return kit.definitions.read(("definition",), ("task",))
 
 
 def keep_up(kit: Kit) -> None:
-    """Take back lost runs, change runs as an operator, and prune."""
+    """Reclaim lost runs, change runs as an operator, and prune."""
     look_for_expired(kit.books)
     give_up_exhausted(kit.books)
     ids = [row.id for row in kit.all_rows()]
@@ -300,13 +300,14 @@ def keep_up(kit: Kit) -> None:
         pass
 
 
-#: Along what SQLite may go: indexes of what is few, such as runs that wait; ticks, to the latest.
+#: What SQLite may scan: indexes of few rows, such as runs that wait, and ticks up to the latest
+#: one.
 OF_FEW = {
     *("ix_job_runs_ready", "ix_job_runs_parked", "ix_job_runs_lease"),
     *("ix_job_runs_odd", "ix_job_definitions_pinged"),
     *("ix_job_batches_open", "ix_job_ticks_started_at"),
 }
-#: Tables of which it makes Bloom filters, once it knows that they are not large.
+#: Tables of which it makes Bloom filters, once it knows that they are small.
 SMALL = {"job_definitions", "job_batches"}
 
 
@@ -343,7 +344,7 @@ def fill(engine: Engine) -> None:
 
 @pytest.fixture(scope="module")
 def known(kit: Kit) -> dict[str, list[str]]:
-    """The paths of each statement that were seen first."""
+    """The paths of each statement with the first statistics."""
     return {}
 
 
@@ -419,7 +420,7 @@ READS: dict[str, Callable[[State], object]] = {
     "claim of the last": lambda state: claim(state, "last"),
 }
 OF_CLAIMS = ("claim", "claim of the last")
-#: Those that must not cost more for a longer backlog.
+#: The reads that must not cost more if the backlog is longer.
 OF_A_BACKLOG = (
     *("health", "overview", "queued runs as due", "overdue runs as due", "one batch"),
     *("runs of a batch", "who has a key", "runs by status", "runs of a queue by status"),
@@ -461,12 +462,12 @@ def keyed_by(key: str) -> dict[str, Any]:
     return {"concurrency_key": key, "concurrency_limit": 1}
 
 
-#: Runs that have finished, one a minute up to an hour ago.
+#: Runs that have finished, one each minute until an hour ago.
 FINISHED = {
     "definition_id": "1", "status": "'succeeded'", "attempts": "1", "scheduled_for": "{at}",
     "started_at": "{at}", "finished_at": "{at}", "job_type": "'send'",
 }  # fmt: skip
-#: What grows: which columns its rows have, as SQL that may use the row's number.
+#: What grows: the columns of its rows, as SQL that may use the row's number.
 GROWTHS: dict[str, dict[str, str]] = {
     "finished": FINISHED,
     "backlog": {
@@ -481,12 +482,12 @@ GROWTHS: dict[str, dict[str, str]] = {
     "delayed keys": keyed("'key ' || i", job_type="'task'", run_at=NEVER, priority="5"),
     "keys of another task": keyed("'k' || i % 1000", job_type="'theirs'"),
 }  # fmt: skip
-#: So many that each count on a page stops at its cap; and of those that have finished.
+#: How many rows there are first, and how many more come: so many that each count stops at its cap.
 ROWS = {"finished": (1_000, 15_000), "backlog": (30_000, 45_000)}
 
 
 def claim(state: State, task: str) -> None:
-    """Send the statement that claims, and undo it."""
+    """Send the statement that claims, and roll it back."""
     d = dialect_of(state.engine)
     values = ClaimRequest(100, "host:1:x", (task,)).parameters(d)
     with state.engine.connect() as connection:
@@ -500,12 +501,12 @@ def claim(state: State, task: str) -> None:
         (growth, analyzed)
         for growth in GROWTHS
         for analyzed in (False, True)
-        if analyzed or growth != "finished"  # So many rows have been analyzed long ago.
+        if analyzed or growth != "finished"  # A table with so many rows has been analyzed.
     ],
 )
 def test_reads_cost_no_more_with_many_more_rows(state: State, growth: str, analyzed: bool) -> None:
     names = {"finished": tuple(READS), "backlog": OF_A_BACKLOG}.get(growth, OF_CLAIMS)
-    if growth == "backlog" and analyzed:  # Else PostgreSQL does not choose the best index.
+    if growth == "backlog" and analyzed:  # Otherwise PostgreSQL would not choose the best index.
         names += ("queued runs of a task",)
     first, more = ROWS.get(growth, (2_000, 18_000))
     few = costs_beside(state, names, growth, first, 1, analyzed)
@@ -517,7 +518,7 @@ def test_reads_cost_no_more_with_many_more_rows(state: State, growth: str, analy
 def costs_beside(
     state: State, names: Sequence[str], growth: str, count: int, start: int, analyzed: bool
 ) -> dict[str, int]:
-    """What these reads cost beside *count* rows more."""
+    """Add *count* rows; return the costs of these reads."""
     at = later(state.engine, "'now'", "-60 - i")
     usual = {} if growth == "finished" else {"run_at": LONG_AGO, "scheduled_for": LONG_AGO}
     columns = {name: sql.format(at=at) for name, sql in {**usual, **GROWTHS[growth]}.items()}
@@ -526,7 +527,7 @@ def costs_beside(
         run(state.engine, "ANALYZE")
     costs = {}
     for name in names:
-        READS[name](state)  # What is looked up once for all is looked up.
+        READS[name](state)  # The first call also reads what a process reads only once.
         with sent_by(state.engine) as sent:
             READS[name](state)
         costs[name] = cost(state.engine, sent.statements, ours=name.startswith("claim"))
@@ -535,7 +536,7 @@ def costs_beside(
 
 @pytest.mark.parametrize("part", ["look", "got", "candidate", "takes"])
 def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
-    """A planner may run a LIMIT subquery again, and so claim more rows than the limit."""
+    """If a planner ran a LIMIT subquery again, a claim could take more rows than the limit."""
     d = dialect_of(state.engine)
     values = ClaimRequest(100, "host:1:y", ("task",)).parameters(d)
     plan = shown_plan(state, claim_statement(d).text, values)
@@ -544,7 +545,7 @@ def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
 
 
 def shown_plan(state: State, sql: str, given: dict[str, Any]) -> str:
-    """The plan of a statement, as text."""
+    """Return the plan of a statement as text."""
     d = dialect_of(state.engine)
     how = "EXPLAIN" if d.one_statement else "EXPLAIN QUERY PLAN"
     with state.engine.connect() as connection:
@@ -555,7 +556,7 @@ def shown_plan(state: State, sql: str, given: dict[str, Any]) -> str:
 
 
 def test_pruning_goes_along_an_index_without_the_members_of_batches(state: State) -> None:
-    """Those that must stay would stand before all others in it."""
+    """Runs that must stay, as their batch does, would come before all others in the index."""
     query = pruning.oldest(dialect_of(state.engine), pruning.RUNS)
     values = {"place": LONG_AGO.strip("'"), "retention": 60.0, "chunk": 10}
     assert "ix_job_runs_finished" in shown_plan(state, query, values)

@@ -1,4 +1,4 @@
-"""Where there is no fork and no SIGALRM, as on Windows: one worker, and it is said once."""
+"""Without fork and SIGALRM, as on Windows, there is one worker, and one notice says so."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import pytest
 from .pages import ROOT, blocks, named, without_times
 
 PAGE = named("quickstart.md")
-#: The blocks by what they begin with; the last one of all is about the example app.
+#: The blocks, by their order; the last one is about the example app.
 APP, LATER, *_ = blocks(PAGE, "python")
 SHELL = blocks(PAGE, "sh")[:-1]
 SERVER = "flask run --debug\n"
@@ -42,10 +42,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Reader:
-    """Somebody who types what the page shows, in an empty folder.
+    """A reader who types what the page shows, in an empty folder.
 
-    The port differs, since 5000 may be taken here, and where pip finds the package. So does the
-    minute of the schedule: a slot that comes due between two ticks would be one more line.
+    The port differs, since 5000 may be taken here, and so does the place where pip finds the
+    package. The minute of the schedule differs too, since a slot that comes due between two ticks
+    would add a line.
     """
 
     def __init__(self, folder: Path, wheel: Path, port: int) -> None:
@@ -68,7 +69,7 @@ class Reader:
         (self.folder / "app.py").write_text(text)
 
     def type(self, block: str) -> str:
-        """Type *block* in a shell in which the environment is active, and return what it says."""
+        """Type *block* in a shell with the environment activated; return what it prints."""
         script = f"set -e\n{self._activate}{block.replace(':5000', f':{self.port}')}"
         result = subprocess.run(
             ["sh", "-c", script],
@@ -118,7 +119,7 @@ def test_quickstart_leads_to_a_green_page(reader: Reader) -> None:
     reader.save(APP.text)
     assert "job_runs" in reader.type(tables)
     assert reader.type(first) == ""
-    output = reader.type(second).partition("\n")[2]  # Without the line of `admin run`.
+    output = reader.type(second).partition("\n")[2]  # The first line is that of `admin run`.
     assert without_times(output) == without_times(SHOWN[0].text)
     assert "next: " in reader.type(dry)
     reader.save(APP.text, LATER.text)

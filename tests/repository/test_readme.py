@@ -1,4 +1,4 @@
-"""What the README and the docs show runs as shown."""
+"""The code in the README and in the docs runs as shown."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_app_of_the_page_starts_takes_a_request_and_ticks(name: str) -> None:
     names: dict[str, Any] = {"__name__": "shop"}
     for code in codes(named(name)):
-        exec(code, names)  # In no app context, as where `flask` imports it.
+        exec(code, names)  # There is no app context, just as when `flask` imports it.
     app = names["app"]
     with app.app_context():
         names["db"].create_all()
@@ -100,7 +100,7 @@ def test_python_of_the_page_runs_from_top_to_bottom(name: str) -> None:
     for test in [value for key, value in names.items() if key.startswith("test_")]:
         test()
     with names["app"].app_context():
-        # What a page has enqueued and scheduled is work that a tick can do.
+        # A tick can do the work that the page has enqueued and scheduled.
         CronJobs().tick()
     dispose(names)
 
@@ -134,7 +134,7 @@ def test_shop_that_moved_here_does_its_work(name: str, capsys: pytest.CaptureFix
 
 
 def in_pieces() -> list[Any]:
-    """Each block of the pages whose blocks stand for themselves, with a name to be found by."""
+    """Return each block of the pages whose blocks are independent, with a name for its test."""
     return [
         pytest.param(code, id=f"{name}-{number}")
         for name in IN_PIECES
@@ -158,7 +158,7 @@ def test_block_of_the_page_runs_by_itself(code: Any) -> None:
         refused = (302, 401, 403)  # Flask-Login redirects to the login page.
         assert client.get("/jobs/").status_code in refused
         assert client.get("/jobs/health").status_code == 503
-        app.config["METRICS_TOKEN"] = ""  # As if its variable were not set.
+        app.config["METRICS_TOKEN"] = ""  # This is as if its variable were not set.
         empty = {"Authorization": "Bearer "}
         assert client.get("/jobs/metrics", headers=empty).status_code in refused
         assert client.get("/jobs/metrics").status_code in refused
@@ -166,7 +166,7 @@ def test_block_of_the_page_runs_by_itself(code: Any) -> None:
 
 
 def commands() -> list[Any]:
-    """Each ``flask jobs …`` that a page shows, as the page's name and the words after ``jobs``."""
+    """Return each ``flask jobs …`` of a page: the page's name, and the words after ``jobs``."""
     cases = []
     for page in PAGES:
         for block in blocks(page):
@@ -205,7 +205,7 @@ def test_configuration_lists_every_setting_with_its_default() -> None:
         f"CRONJOBS_{field.name.upper()}": f"`{getattr(Settings(), field.name)!r}`"
         for field in fields(Settings)
     }
-    # The names that hide values are too many for a cell: a block shows them.
+    # The names that hide values do not fit into a cell: a block shows them.
     hidden: dict[str, Any] = {"app": Flask("shop")}
     for block in blocks(named("configuration.md"), "python"):
         if "CRONJOBS_REDACT" in block.text:
@@ -245,7 +245,7 @@ def test_files_that_the_page_names_exist(page: str) -> None:
 
 
 def is_taken_out(path: str) -> bool:
-    """Return whether a test is of a feature that was taken out: it, its tests and their names."""
+    """Return whether a test belongs to a feature that was removed together with its tests."""
     feature, _, name = path.removeprefix("features/").partition("/")
     folders = ROOT / "tests/features", ROOT / "flask_cronjobs/features"
     there = any((folder / feature).exists() for folder in folders)

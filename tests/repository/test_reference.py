@@ -47,7 +47,7 @@ def test_model_is_in_the_api(name: str) -> None:
 
 def test_attributes_of_the_current_run_are_in_the_api() -> None:
     (listed,) = re.findall(r"CurrentRun\(\)\n   :members: (.*)", API)
-    # Not for handlers.
+    # These are not for handlers.
     ours = {"warn", "write_progress", "has_progress", "reported", "output", "books_here"}
     ours |= {"feature_objects", "at_end", "raise_again", "cause_of"}
     ours |= {"warning", "interrupted_by", "ended_by", "to_stop", "limited"}
@@ -56,7 +56,7 @@ def test_attributes_of_the_current_run_are_in_the_api() -> None:
 
 
 def commands(command: click.Command, path: str) -> dict[str, click.Command]:
-    """Each command below *command*, by its path."""
+    """Return each command below *command*, by its path."""
     by_path = {path: command}
     if isinstance(command, click.Group):
         context = click.Context(command)

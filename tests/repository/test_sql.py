@@ -1,4 +1,4 @@
-"""The statements in ``docs/sql`` are those that are sent; and the largest of them do not grow."""
+"""The files in ``docs/sql`` are what is sent, and the largest statements do not grow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITE = "If the change is meant, write them anew: python -m tests.repository.sql
 
 
 class Size(NamedTuple):
-    """How much somebody must read: characters with white space folded, and CTEs."""
+    """How much there is to read: characters, with white space folded, and CTEs."""
 
     characters: int
     ctes: int

@@ -1,4 +1,4 @@
-"""What the start of a web worker, and a tick that finds nothing to do, must not import or start."""
+"""A web worker at its start, and a tick without work, import and start only what they need."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ done = app.test_cli_runner().invoke(args=["jobs", *sys.argv[1:]])
 assert done.exit_code == 0, done.output
 told()
 """
-#: What a process needs only for runs, for pages, for other commands, or to enqueue.
+#: Modules that are needed only for runs, for pages, for other commands, or to enqueue.
 IDLE = {
     *("croniter", "alembic", "prometheus_client", "asyncio", "urllib.request", "zoneinfo"),
     *("celery", "redis"),
@@ -75,7 +75,7 @@ OTHER = {
 
 
 def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
-    """The modules that a script of its own process had imported, and the threads it had started."""
+    """Run a script in a process; return the modules that it imported, and its started threads."""
     result = python("-c", script, *arguments, DATABASE_URL=url)
     assert result.returncode == 0, result.stderr
     modules, threads = result.stdout.split("\n")[:2]
@@ -83,13 +83,13 @@ def run(script: str, url: str, *arguments: str) -> tuple[set[str], list[str]]:
 
 
 def unwanted(url: str) -> set[str]:
-    """The modules that the process must not import, apart from those of a plain app."""
+    """Return the modules that the process must not import, apart from those of a plain app."""
     return _unwanted(url.partition(":")[0])
 
 
 @cache
 def _unwanted(scheme: str) -> set[str]:
-    # A plain app opens no connection, so that its database need not be there.
+    # A plain app opens no connection, so its database need not exist.
     other = OTHER[scheme.partition("+")[0]]
     return {*IDLE, *other} - run(WITHOUT, f"{scheme}:///nowhere")[0]
 
@@ -105,6 +105,6 @@ def test_idle_tick_imports_little_and_starts_few_threads(database_url: str) -> N
     run(COMMAND, database_url, "tick")  # The first tick writes the definition.
     modules, threads = run(COMMAND, database_url, "tick", "--workers", "4")
     assert modules & unwanted(database_url) == set()
-    # PostgreSQL's statements have their deadlines watched.
+    # On PostgreSQL, a thread watches the deadlines of statements.
     watched = [] if database_url.startswith("sqlite") else ["cronjobs-deadlines"]
     assert threads == watched

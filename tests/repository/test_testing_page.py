@@ -14,7 +14,7 @@ from tests.repository.pages import blocks, named
 def write_files(folder: Path, conftest: str) -> None:
     """Write the blocks of the page to the files that their first lines name.
 
-    :param conftest: which of them has the fixture `app`.
+    :param conftest: the file with the fixture `app`.
     """
     examples = blocks(named("testing.md"), "python")
     files = dict(re.findall(r"\A# (\S+)\n(.*)", block.text, re.DOTALL)[0] for block in examples)

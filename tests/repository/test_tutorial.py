@@ -1,4 +1,4 @@
-"""The tutorial, word for word: each block is put into the app or typed; outputs are as shown."""
+"""The tutorial, word for word: each block is added to the app or typed; outputs are as shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = named("tutorial.md")
 
 
 def grown(app: str, block: str) -> str:
-    """Return *app* with *block* as the page says: what has the name of a function replaces it."""
+    """Return *app* with *block* added: a function replaces one of the same name."""
     if not app:
         return block
     for node in ast.parse(block).body:

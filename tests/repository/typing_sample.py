@@ -1,7 +1,7 @@
 """What type checkers see of tasks: checked by `make types`, never run.
 
-Each ``type: ignore`` stands at a line that must be an error: one that is none is an unused ignore,
-which is an error as well.
+Each ``type: ignore`` is on a line that must be an error: if it is none, the ignore is unused, which
+is an error as well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A second implementation of the rule at a clock change: a daemon that wakes each minute.
 
-It shares no code with the package, knows neither stretches nor croniter, and is slow. It walks
-whole minutes of UTC, so it is right for zones whose distance from UTC is whole minutes.
+It shares no code with the package, does not use croniter, and is slow. It walks whole minutes of
+UTC, so it is right for zones whose offset from UTC is whole minutes.
 """
 
 from __future__ import annotations

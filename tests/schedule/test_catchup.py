@@ -68,7 +68,7 @@ def test_what_is_not_said_is_as_for_ticks_that_come_each_minute() -> None:
 
 
 def moments_after(pauses: list[timedelta]) -> list[datetime]:
-    """*NOW*, and the moment after each of *pauses*."""
+    """Return *NOW*, and the moment after each of *pauses*."""
     moments = [NOW]
     for pause in pauses:
         moments.append(moments[-1] + pause)
@@ -76,7 +76,7 @@ def moments_after(pauses: list[timedelta]) -> list[datetime]:
 
 
 def slots_of_ticks(schedule: Schedule, catchup: Catchup, moments: list[datetime]) -> Iterator[Slot]:
-    """What ticks at *moments* record, from *NOW* on."""
+    """Yield the slots that ticks at *moments* record after *NOW*."""
     watermark = schedule.next_after(NOW)
     for moment in moments:
         if watermark is not None and watermark <= moment:
@@ -95,7 +95,7 @@ def slots_of_ticks(schedule: Schedule, catchup: Catchup, moments: list[datetime]
 def test_ticks_at_any_moments_account_for_each_slot_once(
     cron: str, catchup: Catchup, pauses: list[timedelta]
 ) -> None:
-    """They cross the minute as they boot, come twice in one, from several hosts, or stay away."""
+    """Ticks may come late in a minute, twice in one, from several hosts, or not at all."""
     schedule = Schedule(cron)
     moments = moments_after(pauses)
     slots = list(slots_of_ticks(schedule, catchup, moments))

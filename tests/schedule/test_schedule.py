@@ -1,4 +1,4 @@
-"""`Schedule` as tables: what is read, what is refused, and what is asked of it."""
+"""`Schedule` as tables: texts that are read or refused, and the answers of its methods."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_text_means_the_same_as_plain_numbers(cron, plain):
 
 
 REFUSED = [
-    # Not a text, or not of the right size and alphabet.
+    # No text, or one of the wrong size or with other characters.
     (None, "NoneType", "Write five fields such as '0 7 * * 1-5'"),
     (b"* * * * *", "bytes", "Write five fields"),
     ("", "it has 0 fields", "Write five: minute hour day-of-month month day-of-week."),
@@ -82,19 +82,19 @@ REFUSED = [
     ("9" * 150 + " * * * *", "'..., which is out of range", "from 0 to 59"),
     ("0 0 * * monday", "the day-of-week field says 'monday'", "Write 'mon'."),
     ("0 0 * mon *", "the month field says 'mon'", "names (jan feb mar"),
-    # What other crons have.
+    # Extensions of other crons.
     ("CRON_TZ=Asia/Tokyo 0 7 * * *", "a time zone", "timezone='Asia/Tokyo'"),
     ("tz=UTC @daily", "a time zone", "timezone='UTC'"),
     ("0 0 * * 5L", "'5L', which is not understood", "Write '28-31'"),
     ("0 0 15W * *", "'15W', which is not understood", "Write '1-5' in day-of-week"),
     ("0 0 * * 5#3", "'5#3', which is not understood", "Write the weekday alone"),
     ("0 0 ? * *", "'?', which is not understood", "Write '*'"),
-    # What was pasted.
+    # Pasted text.
     ("0 7 * * 1\u20135", r"it contains '\u2013', a dash", "Write '-', as in '1-5'."),
     # Dates that never come.
     ("0 0 30 2 *", "there is no day 30 in feb", "Write a day from 1 to 29"),
     ("0 0 31 2,4,jun *", "there is no day 31 in feb,apr,jun", "Write a day from 1 to 30"),
-    # Many of a kind.
+    # Many of the same kind.
     *(
         (f"{minute} * * * *", f"'{minute}', which is not understood", "Write '*', numbers from 0")
         for minute in ("1-", "-1", "1-2-3", "*-5", "+5", "1_0", "1.5", "**", "x")

@@ -1,4 +1,4 @@
-"""What holds for every schedule, zone and window; and the rule against a second reading of it."""
+"""Properties of every schedule, zone and window, and a comparison with a second implementation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ quick = settings(max_examples=40, deadline=None)
 
 @dataclass(frozen=True)
 class Change:
-    """A zone changes its distance from UTC at an instant."""
+    """A change of a zone's offset from UTC."""
 
     zone: str
     instant: datetime
@@ -36,9 +36,9 @@ class Change:
 
 @cache
 def changes() -> list[Change]:
-    """The clock changes of all zones from 1970 to 2037; one zone stands for all with the same.
+    """Return the clock changes of all zones from 1970 to 2037, each once.
 
-    It looks every two weeks, so it misses the few summers that were shorter.
+    The zones are compared every two weeks, so the few summers that were shorter are missed.
     """
     weeks = [START + index * 14 * DAY for index in range((END - START) // (14 * DAY))]
     alike: dict[tuple[timedelta | None, ...], str] = {}
@@ -69,7 +69,7 @@ def _turn(zone: ZoneInfo, early: datetime, late: datetime) -> datetime:
 
 
 def texts(low: int, high: int) -> st.SearchStrategy[str]:
-    """One field: mostly something short, as people write it."""
+    """Return a strategy for one field: mostly short texts, as people write them."""
     number = st.integers(low, high)
     spans = st.tuples(number, number).map(sorted).map(lambda pair: f"{pair[0]}-{pair[1]}")
     steps = st.integers(1, min(high, 7)).map(lambda step: f"/{step}")
@@ -88,7 +88,7 @@ CRONS = st.tuples(MINUTES, HOURS, DAYS, MONTHS, WEEKDAYS).map(" ".join)
 
 
 def usable(cron: str, zone: str = "UTC") -> Schedule | None:
-    """The schedule, or `None` if its date never comes."""
+    """Return the schedule, or `None` if its date never comes."""
     try:
         return Schedule(cron, zone)
     except ScheduleError as error:
@@ -98,7 +98,7 @@ def usable(cron: str, zone: str = "UTC") -> Schedule | None:
 
 @st.composite
 def windows(draw: st.DrawFn) -> tuple[str, datetime, datetime]:
-    """A zone and a window about one of its clock changes, in whole minutes."""
+    """Draw a zone and a window around one of its clock changes, in whole minutes."""
     whole = [change for change in changes() if not _has_seconds(change)]
     change = draw(st.sampled_from(whole))
     start = change.instant + timedelta(minutes=draw(st.integers(-1600, 200)))
@@ -233,8 +233,9 @@ def test_text_from_anywhere_is_a_schedule_or_a_schedule_error(cron, zone):
     assert following > START
 
 
-# In UTC. Berlin: 02:00 -> 03:00 at 01:00, and 03:00 -> 02:00 at 01:00. Apia had no 2011-12-30:
-# 24:00 of the 29th was 00:00 of the 31st. 1969-09-30 24:00 in Kwajalein became 01:00 of that day.
+# These are in UTC. Berlin: 02:00 -> 03:00 at 01:00, and 03:00 -> 02:00 at 01:00. Apia had no
+# 2011-12-30: 24:00 of the 29th was 00:00 of the 31st. 1969-09-30 24:00 in Kwajalein became 01:00 of
+# that day.
 BY_HAND = [
     ("gap, fixed: the first minute that exists", "30 2 * * *",
      "Europe/Berlin", "2026-03-28T12:00", 48, ["29T01:00", "30T00:30"]),

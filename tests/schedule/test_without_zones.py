@@ -1,4 +1,4 @@
-"""A machine without a tz database, as small containers are: UTC works nevertheless."""
+"""A machine without a tz database, such as a small container: UTC still works."""
 
 from __future__ import annotations
 

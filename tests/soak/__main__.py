@@ -1,4 +1,4 @@
-"""`python -m tests.soak`: soak, let everything come to its end, check, and say what was found."""
+"""`python -m tests.soak`: soak, let all work end, check the history, and print the violations."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ from tests.soak.load import Load
 from tests.soak.nemesis import Nemesis
 from tests.soak.processes import Processes, Watcher
 
-#: How long everything may take to come to its end after the last fault, in seconds.
+#: How long all work may take to end after the last fault, in seconds.
 DRAIN = 180.0
-#: How long it may take after the last fault until the slots that are due are recorded, in seconds.
+#: How long it may take after the last fault until all due slots are recorded, in seconds.
 CATCH_UP = 20.0
-#: How long ticks are watched at least after the last fault, in seconds.
+#: How long ticks are watched after the last fault, in seconds, at least.
 CALM = 5.0
-#: How long processes and connections may be there after all hosts have ended, in seconds.
+#: How long processes and connections may remain after all hosts have ended, in seconds.
 LEFT = 10.0
-#: By how much each host's clock is wrong, in seconds, how many workers its ticks have, and whether
-#: its workers are resident.
+#: For each host: its clock's error in seconds, the workers of its ticks, and whether they are
+#: resident.
 HOSTS = ((0, 1, False), (90, 1, False), (-90, 2, False), (3600, 1, False), (0, 2, True))
-#: How many workers of Celery there are, and whose runs they execute: with and without `--executor`.
+#: The number of Celery's workers, and the queues that they serve, with and without `--executor`.
 EXECUTORS = {True: (2, "default,handed"), False: (1, "handed")}
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
-#: The variable that only hosts have, and what they start; not the server.
+#: The variable that marks the hosts and the processes that they start, but not the server.
 MARK = "SOAK_HOST"
 #: How many of the errors in the hosts' logs are printed, the most frequent first.
 SHOWN_ERRORS = 8
-#: Of how many violations of each check the whole story is printed.
+#: For how many violations of each check the whole story is printed.
 SHOWN = 2
 NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Soak:
-    """What one soak is to be, and where its files are."""
+    """The options of one soak, and the folder of its files."""
 
     database: str
     seconds: float
@@ -66,7 +66,7 @@ class Soak:
 
 
 def main() -> int:
-    """Soak as the arguments say; 1 if anything was violated."""
+    """Soak as the arguments say; return 1 if any check failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=30, help="how long faults go on")
     parser.add_argument("--database", choices=["sqlite", "postgresql"], help="default: both")
@@ -84,7 +84,7 @@ def main() -> int:
 
 
 def soak(this: Soak) -> int:
-    """Soak on one kind of database; how many checks failed."""
+    """Soak on one kind of database; return how many checks failed."""
     executor = " --executor" * this.executor
     print(
         f"soak: --database {this.database} --seconds {this.seconds:g} --seed {this.seed}{executor}",
@@ -215,7 +215,7 @@ def _start_executor(number: int, this: Soak) -> subprocess.Popen[bytes]:
 def _start(
     this: Soak, name: str, module: str, *arguments: str, environment: Mapping[str, str] = NOTHING
 ) -> subprocess.Popen[bytes]:
-    """Start a process of the soak, which ends when the file "stop" is there."""
+    """Start a process of the soak, which ends when the file "stop" exists."""
     stop = f"--stop={this.folder / 'stop'}"
     with (this.folder / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
@@ -247,9 +247,9 @@ SELECT id FROM job_runs WHERE status IN ('queued', 'failed', 'running') AND id N
 
 
 def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> list[int]:
-    """Let what is owed come to its end; return the definitions whose slots do not come.
+    """Let the owed work end; return the definitions whose due slots were not recorded.
 
-    First the slots that are due, then, with no new ones, the runs.
+    The slots that are due are recorded first. Then the definitions are paused, and the runs end.
     """
     definitions = [-1, *odd_rows.ids(database.odd, "job_definitions")]
     runs = [-1, *odd_rows.ids(database.odd, "job_runs")]
@@ -259,7 +259,7 @@ def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> list[int]
     _rows_left(app, _UNPAUSED, [-1], calm_since + DRAIN, _PAUSE)
     _rows_left(app, _LIVE, runs, calm_since + DRAIN)
     _rows_left(app, _UNENDED, [-1], calm_since + DRAIN)
-    _rows_left(app, _LIVE, runs, calm_since + DRAIN)  # Also those that follow batches.
+    _rows_left(app, _LIVE, runs, calm_since + DRAIN)  # Now also the runs that follow batches.
     time.sleep(max(0, calm_since + CALM - time.monotonic()))
     return behind
 
@@ -267,9 +267,9 @@ def _drain(app: Flask, database: DatabaseFaults, calm_since: float) -> list[int]
 def _rows_left(
     app: Flask, sql: str, odd: list[int], until: float, before: str | None = None
 ) -> list[int]:
-    """Wait for *sql* to find no rows but the *odd* ones; return the ids of those it finds at last.
+    """Wait until *sql* finds only *odd* rows; return the ids of the other rows that are left.
 
-    :param before: a statement to run each time before.
+    :param before: a statement to execute before each query.
     """
     statement = text(sql).bindparams(bindparam("odd", expanding=True))
     pending = [-1]
@@ -318,7 +318,7 @@ _CONNECTIONS = text(
 
 
 def _connections(app: Flask) -> list[str]:
-    """Say which connections to the server are left, now that nobody is there to use them."""
+    """Return which connections to the server are left, although all their users have ended."""
     with app.app_context():
         soak_app.db.session.remove()
         engine = soak_app.db.engine

@@ -31,17 +31,17 @@ BROKER = "SOAK_BROKER"
 #: The queues whose runs Celery executes, with commas.
 HANDED = "SOAK_HANDED"
 
-#: What a soak's seed makes of each attempt, so that it is the same when the soak is run again.
+#: The variable with the soak's seed, which makes attempts random, and the same in a repeated soak.
 SEED = "SOAK_SEED"
 
 LEASE = 3.0
-#: How long what has ended is kept, in seconds: so short that much is pruned before the end.
+#: The retention of ended work, in seconds: so short that much is pruned during the soak.
 RETENTION = 30.0
-#: How long a tick goes on claiming, and how long a handler of this app takes at most, in seconds.
+#: How long a tick claims runs, and how long a handler of this app takes at most, in seconds.
 BUDGET = 3.0
 #: The `Entry.run_id` of rows that are rolled back.
 ROLLED_BACK = 0
-#: So many attempts that faults alone use them up only for runs that are meant to die.
+#: So many attempts that faults alone do not use them up, except for runs that are meant to die.
 AGAIN = Retry(max_attempts=40, backoff="fixed", base=0.1)
 
 db = SQLAlchemy()
@@ -51,7 +51,7 @@ Nonce = dict[str, object]
 
 
 class Entry(db.Model):  # type: ignore[name-defined,misc]
-    """What an atomic run leaves in the database, and each step of others: exactly one row."""
+    """A row of an atomic run, or of a step of another run: each leaves exactly one."""
 
     __tablename__ = "soak_entries"
     id: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -60,9 +60,9 @@ class Entry(db.Model):  # type: ignore[name-defined,misc]
 
 
 def create_app(isolation: str | None = None) -> Flask:
-    """The app, as the environment says.
+    """Make the app as the environment variables say.
 
-    :param isolation: the isolation level of its engine, if that is not to be the default.
+    :param isolation: the isolation level of its engine; by default the engine's own.
     """
     app = Flask(__name__)
     if isolation is not None:
@@ -88,14 +88,14 @@ def create_app(isolation: str | None = None) -> Flask:
         from flask_cronjobs.executors.celery import init
 
         celery = Celery("soak", broker=broker)
-        # Messages of killed workers come again soon, and twice.
+        # Messages of killed workers are redelivered soon, and so come twice.
         celery.conf.broker_transport_options = {"visibility_timeout": 2}
         init(celery, app)
     return app
 
 
 def chance() -> random.Random:
-    """What chance decides in this attempt of this run."""
+    """Return the source of chance for this attempt of this run."""
     return random.Random(f"{os.environ.get(SEED)}:{current_run.id}:{current_run.attempt}")
 
 
@@ -115,9 +115,9 @@ def say(what: str, **more: object) -> None:
 
 @contextmanager
 def performing(**more: object) -> Iterator[Nonce]:
-    """Say ``begun`` and ``ended`` around the work; yields what the handler is to return.
+    """Say ``begun`` and ``ended`` around the work; yield the result that the handler is to return.
 
-    The returned token tells the checker whose success the database accepted.
+    The token in it tells the checker which execution's success the database accepted.
     """
     say("begun", **more)
     yield {"token": current_run.claim.token}
@@ -126,14 +126,14 @@ def performing(**more: object) -> Iterator[Nonce]:
 
 @jobs.task(retry=AGAIN)
 def plain() -> Nonce:
-    """Nothing but a begin and an end."""
+    """Only begin and end."""
     with performing() as nonce:
         return nonce
 
 
 @jobs.task(retry=AGAIN)
 def joining() -> Nonce:
-    """Follow a batch: one run of this for each that has ended."""
+    """Follow a batch: one run of this task for each batch that has ended."""
     with performing() as nonce:
         assert current_run.batch is not None
         return nonce
@@ -141,7 +141,7 @@ def joining() -> Nonce:
 
 @jobs.task(retry=AGAIN)
 def slow(steps: int) -> Nonce:
-    """Work for a while and tell how far."""
+    """Work for a while, and report progress."""
     with performing() as nonce:
         for step in range(steps):
             time.sleep(0.1)
@@ -152,7 +152,7 @@ def slow(steps: int) -> Nonce:
 
 @jobs.task(retry=AGAIN)
 async def waiting(steps: int, key: str) -> Nonce:
-    """Wait for a while, side by side with others, and do the effect *key* in the middle."""
+    """Wait for a while beside other runs, and perform the effect *key* in the middle."""
 
     def do() -> int:
         say("effect", key=key)
@@ -170,7 +170,7 @@ async def waiting(steps: int, key: str) -> Nonce:
 
 @jobs.task(retry=AGAIN)
 def effect(key: str) -> Nonce:
-    """Do the effect *key* of this run alone, or of several at once; at times fail before it."""
+    """Perform the effect *key*, which other runs may share; at times fail before it."""
 
     by = chance()
 
@@ -189,7 +189,7 @@ def effect(key: str) -> Nonce:
 
 @jobs.task(retry=AGAIN, atomic=True)
 def atomic(steps: int) -> Nonce:
-    """Leave one row, in one commit with the success."""
+    """Leave one row, committed together with the success."""
     with performing() as nonce:
         for _ in range(steps):
             time.sleep(0.02)
@@ -198,13 +198,13 @@ def atomic(steps: int) -> Nonce:
         return nonce
 
 
-#: What the steps of a run of `in_steps` leave, in their order: of three steps, and three chunks.
+#: The entries of the steps of a run of `in_steps`, in order: three steps, and three chunks.
 STEPS = ("step 1", "step 2", "step 3", "chunk 1", "chunk 2", "chunk 3")
 
 
 @jobs.task(retry=AGAIN)
 def in_steps() -> Nonce:
-    """Leave one row for each step and chunk, in one commit with it."""
+    """Leave one row for each step and chunk, committed together with it."""
 
     def leave(step: str) -> None:
         time.sleep(0.02)
@@ -221,7 +221,7 @@ def in_steps() -> Nonce:
 
 @jobs.task(retry=AGAIN, concurrency=1, concurrency_key="one:{key}")
 def one_at_a_time(key: str) -> Nonce:
-    """One of each key at a time."""
+    """Run alone among the runs of a key."""
     with performing(key=key) as nonce:
         time.sleep(0.03)
         say("step")
@@ -234,7 +234,7 @@ def one_at_a_time(key: str) -> Nonce:
     order="strict",
 )
 def in_order(key: str) -> Nonce:
-    """Those of each key one after the other; at times fail."""
+    """Run after the earlier runs of the key; at times fail."""
     with performing(key=f"order:{key}") as nonce:
         time.sleep(0.02)
         if chance().random() < 0.3:
@@ -244,7 +244,7 @@ def in_order(key: str) -> Nonce:
 
 @jobs.task(retry=AGAIN, concurrency=2)
 def two_at_a_time() -> Nonce:
-    """Two of these at a time."""
+    """Run beside at most one other run."""
     with performing() as nonce:
         time.sleep(0.05)
         return nonce
@@ -252,7 +252,7 @@ def two_at_a_time() -> Nonce:
 
 @jobs.task(retry=Retry(max_attempts=3, backoff="fixed", base=0.1))
 def failing() -> Nonce:
-    """Fail more often than not, so that some of these end dead."""
+    """Fail more often than not, so that some of these runs die."""
     with performing() as nonce:
         if chance().random() < 0.6:
             raise RuntimeError("as it was asked to")
@@ -261,7 +261,7 @@ def failing() -> Nonce:
 
 @jobs.task(retry=AGAIN)
 def snoozing() -> Nonce:
-    """Come back later, twice."""
+    """Snooze twice."""
     with performing() as nonce:
         if current_run.snoozes < 2:
             raise Snooze(1)
@@ -293,7 +293,7 @@ def own_row(seconds: float) -> Nonce:
         row = db.session.get_one(JobRun, current_run.id)
         row.progress_message = "changed by its handler"
         db.session.flush()
-        if db.engine.dialect.name == "sqlite":  # The lock is the whole file's.
+        if db.engine.dialect.name == "sqlite":  # On SQLite, the lock is on the whole file.
             say("locked")
         time.sleep(seconds if current_run.attempt == 1 else 0.1)
         if current_run.id % 2:
@@ -305,7 +305,7 @@ def own_row(seconds: float) -> Nonce:
 
 @jobs.task(retry=AGAIN)
 def scheduled() -> Nonce:
-    """What definitions run."""
+    """The task of all definitions."""
     with performing() as nonce:
         return nonce
 

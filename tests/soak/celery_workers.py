@@ -1,4 +1,4 @@
-"""Celery's workers in a soak: one after the other, until the file that stops them is there."""
+"""Celery's workers in a soak: one after the other, until the file that stops them exists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def end(worker: subprocess.Popen[bytes]) -> None:
-    """Let *worker* end its runs; if it does not, kill it."""
+    """Let *worker* finish its runs; if it does not end, kill it."""
     worker.send_signal(signal.SIGTERM)
     try:
         worker.wait(PATIENCE)

@@ -1,7 +1,7 @@
-"""Whether what happened may have happened, in the manner of Jepsen's checker for Chronos.
+"""Checks whether a history is allowed, in the manner of Jepsen's checker for Chronos.
 
-Each check is a function from the `History` to the violations that it found. `python -m
-tests.soak` calls them after a soak; `test_checker` feeds them histories with each kind of fault.
+Each check is a function from the `History` to the violations in it. `python -m tests.soak` calls
+them after a soak; `test_checker` feeds them histories with each kind of violation.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from tests.soak.timeline import Fault
 
 TERMINAL = {"succeeded", "dead", "cancelled", "skipped"}
 MINUTE = timedelta(minutes=1)
-#: How long a process that lost its lease may take to interrupt its handler, awake, in seconds.
+#: How long a process that lost its lease may take, while awake, to interrupt its handler, in
+#: seconds.
 UNWIND = 1.0
-#: How long a handler that ignores its interruption may go on between its record and the end of
-#: its process, in seconds.
+#: How long a handler that ignores its interruption may continue after its outcome is recorded,
+#: until its process ends, in seconds.
 INSTANT = 0.1
 #: How much longer than its budget a tick may take, in seconds: for the last handler, for one lease
-#: that it waits for a database in trouble, and for a busy machine, where to start takes seconds.
+#: of waiting for a database in trouble, and for a busy machine, on which starting takes seconds.
 MARGIN = 3 * LEASE + 12
-#: How long after the last fault its consequences may be felt, in seconds.
+#: How long after the last fault its consequences may show, in seconds.
 CALM = 1.0
 
 Check = Callable[[History], Iterator[str]]
 
 
 def no_run_is_lost(history: History) -> Iterator[str]:
-    """Every enqueued run is there and ended, and so has every run of a slot."""
+    """Every enqueued run exists and has ended, and so has every run of a slot."""
     rows = {run.id for run in history.runs}
     for run_id in sorted(history.enqueued - rows):
         yield f"run {run_id} was enqueued and committed, and is not there"
@@ -66,14 +67,14 @@ def _miscounted(history: History, batch: Batch, ended: datetime) -> Iterator[str
     runs = [run for run in history.runs if run.batch_id == batch.id]
     ends = [run.status for run in runs]
     counts = len(ends), *(ends.count(end) for end in ("succeeded", "dead", "cancelled"))
-    # The counts are those at the end: a retry may have changed a run since.
+    # The counts are those at the batch's end; a retry may have changed a run since.
     compared = 1 if any(run.finished_at and run.finished_at > ended for run in runs) else 4
     if batch.counts[:compared] != counts[:compared]:
         yield f"the batch {batch.key} says {batch.counts}, its runs {counts}"
 
 
 def every_slot_matches_one_row(history: History) -> Iterator[str]:
-    """Each minute that a definition owed is in exactly one row: its own, or one skip's range."""
+    """Each minute that a definition owed is in exactly one row: its own, or that of a skip."""
     for watched in history.watched:
         owed = Counter[datetime]()
         slot = watched.first
@@ -89,7 +90,7 @@ def every_slot_matches_one_row(history: History) -> Iterator[str]:
 
 
 def slots_are_recorded_when_all_is_calm(history: History) -> Iterator[str]:
-    """What became due is recorded soon after the last fault, whatever else stands in the table."""
+    """What became due is recorded soon after the last fault, whatever else is in the table."""
     for definition_id in history.behind:
         yield f"the definition {definition_id} has slots that are due, and no tick records them"
 
@@ -104,7 +105,7 @@ def _slots_of(run: Run) -> list[datetime]:
 
 
 def effects_happen_once(history: History) -> Iterator[str]:
-    """An effect happened once if its mark says so, and never twice, in doubt or not."""
+    """An effect happened once if its mark says so, and never twice, even if it is in doubt."""
     happened = Counter(line.key for line in history.said if line.what == "effect")
     for key, times in happened.items():
         if times > _most(history, key):
@@ -117,13 +118,13 @@ def effects_happen_once(history: History) -> Iterator[str]:
 
 
 def _most(history: History, key: str | None) -> int:
-    """How often an effect may have happened: once for each mark that was not pruned before."""
+    """Return how often an effect may have happened: once for each mark that it has had."""
     pruned = history.pruned_effects[key or ""]
     return max(1, pruned + (key in history.unpruned_effects))
 
 
 def nothing_is_pruned_early(history: History) -> Iterator[str]:
-    """What was pruned had ended long enough; a batch also stays until its ``then`` has ended."""
+    """A run was pruned only after its retention, and a batch only after its ``then`` had ended."""
     ended = {run.id: run.finished_at for run in history.runs}
     for run in history.runs:
         if run.pruned_at is None:
@@ -141,13 +142,13 @@ def nothing_is_pruned_early(history: History) -> Iterator[str]:
 
 
 def rows_of_rolled_back_transactions_are_gone(history: History) -> Iterator[str]:
-    """What was written beside an enqueue that was refused is rolled back by the app's rollback."""
+    """What the app writes after a refused enqueue is gone after the app's rollback."""
     if rows := history.entries[ROLLED_BACK]:
         yield f"{len(rows)} rows that were rolled back are there"
 
 
 def atomic_work_is_there_exactly_once(history: History) -> Iterator[str]:
-    """A row for each atomic run that succeeded, and for no other; and the steps in their order."""
+    """Each atomic run that succeeded left one row, and others none; steps left theirs in order."""
     for run in history.runs:
         entries, succeeded = history.entries[run.id], run.status == "succeeded"
         expected = [""] if succeeded and run.job_type == "atomic" else []
@@ -159,7 +160,7 @@ def atomic_work_is_there_exactly_once(history: History) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Execution:
-    """One claim of a run, by whom, and what its handler was seen to do."""
+    """One claim of a run, its token, and what its handler did."""
 
     run: int
     token: str
@@ -168,13 +169,14 @@ class Execution:
 
 
 def no_executions_overlap(history: History) -> Iterator[str]:
-    """What has been taken over does nothing more, or only until it can be interrupted.
+    """An execution that was taken over does nothing more, once it can be interrupted.
 
-    A run is claimed again only after the earlier claim ended or its lease ran out. So of two
-    executions the one that was claimed earlier must be over when the other begins. A worker stops
-    its handler, and begins none, when its lease is out by its own clock; but a process that was
-    frozen learns the time only when it wakes. So an execution whose lease ran out may show itself
-    beside its successor for as long as `UNWIND` allows, counted while its process was awake.
+    A run is claimed again only after the earlier claim ended or its lease expired. So of two
+    executions, the one that was claimed first must be over when the other begins. A worker stops
+    its handler, and begins no other, when its lease has expired by its own clock; but a process
+    that was frozen learns this only when it wakes. So an execution whose lease expired may act
+    beside its successor for `UNWIND` seconds, in which only the time counts that its process was
+    awake.
     """
     for run_id, executions in _by_run(history).items():
         for line in _too_late(history, executions):
@@ -185,8 +187,10 @@ def no_executions_overlap(history: History) -> Iterator[str]:
 
 
 def _too_late(history: History, executions: Sequence[Execution]) -> Iterator[Said]:
-    """What executions, in the order of their claims, did that a later one should have done alone;
-    the worst of each."""
+    """Yield the last act of each execution that acted after a later one had begun.
+
+    :param executions: in the order of their claims.
+    """
     next_began = float("inf")
     for execution in reversed(executions):
         if not execution.said:
@@ -202,7 +206,7 @@ def _too_late(history: History, executions: Sequence[Execution]) -> Iterator[Sai
 
 
 def _awake(history: History, pid: int, start: float, end: float) -> float:
-    """For how long the process was able to run between *start* and *end*."""
+    """Return for how many seconds the process was able to run between *start* and *end*."""
     frozen = [(fault.at, fault.until) for fault in history.faults if _freezes(fault, pid)]
     return max(0.0, end - start) - timeline.length_within(frozen, start, end)
 
@@ -212,7 +216,7 @@ def _freezes(fault: Fault, pid: int) -> bool:
 
 
 def _executions(history: History) -> list[Execution]:
-    """All executions, in the order of their claims."""
+    """Return all executions, in the order of their claims."""
     expired = {
         (change.run_id, change.old_token) for change in history.handovers if change.reclaimed
     }
@@ -253,7 +257,7 @@ def no_stale_write_is_accepted(history: History) -> Iterator[str]:
 
 
 def changes_of_hands_are_lawful(history: History) -> Iterator[str]:
-    """Tokens are fresh; attempts count claims; leases are broken only after they ran out."""
+    """Tokens are fresh, attempts count claims, and runs are reclaimed after their lease expired."""
     used: set[tuple[int, str]] = set()
     for change in history.handovers:
         step = f"run {change.run_id}: {change.old_status} to {change.new_status}"
@@ -289,7 +293,7 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
 
 
 def _begins(change: Handover) -> bool:
-    """Whether a run that is handed on got another token: one of its own, or its worker's."""
+    """Return whether a run that was handed on began: its token became its own, or its worker's."""
     return (
         change.old_status == change.new_status == "running"
         and handed_to(change.old_token) is not None
@@ -299,7 +303,7 @@ def _begins(change: Handover) -> bool:
 
 
 def failures_match_attempts(history: History) -> Iterator[str]:
-    """One failure row for each of the latest attempts that failed, and none for others."""
+    """Each of the latest failed attempts has one failure row, and other attempts have none."""
     failed: dict[int, list[int]] = defaultdict(list)
     for failure in history.failures:
         failed[failure.run_id].append(failure.attempt)
@@ -316,17 +320,17 @@ def _failed_attempts(run: Run) -> tuple[int, ...]:
     if run.status == "succeeded":
         return (run.attempts - 1,)
     if run.status == "cancelled":
-        # While it waited, or in the midst of an attempt.
+        # It was cancelled while it waited, or during an attempt.
         return (run.attempts, max(run.attempts - 1, 0))
     return (run.attempts,)
 
 
 def limits_hold(history: History) -> Iterator[str]:
-    """No two of a ``concurrency=1`` key are executed at once, as `no_executions_overlap` counts."""
+    """No two runs of a ``concurrency=1`` key overlap, by the rule of `no_executions_overlap`."""
     by_key: dict[str, list[Execution]] = defaultdict(list)
     for execution in _executions(history):
         for line in execution.said:
-            # Those of a rate key begin one after the other, and may then be at work at once.
+            # Runs of a rate key only begin one after the other; they may overlap.
             if line.key and line.what == "begun" and not line.key.startswith("rate:"):
                 by_key[line.key].append(execution)
     for key, executions in by_key.items():
@@ -335,9 +339,9 @@ def limits_hold(history: History) -> Iterator[str]:
 
 
 def order_is_kept(history: History) -> Iterator[str]:
-    """Of a key with ``order="strict"``, none begins before a run with a lower id has ended.
+    """In a key with ``order="strict"``, a run begins only after those with lower ids have ended.
 
-    But for those that an operator has retried: they come late.
+    Runs that an operator has retried are exempt: they come late.
     """
     latest: dict[str, int] = {}
     for line in history.said:
@@ -352,10 +356,10 @@ def order_is_kept(history: History) -> Iterator[str]:
 
 
 def ticks_end_as_commands_do(history: History) -> Iterator[str]:
-    """A tick did its work, could not and said so, or was ended by a signal; none crashed.
+    """A tick did its work, reported why it could not, or was ended by a signal; none crashed.
 
-    But by the watchdog's own hand: it prints the stacks of threads that may run again, as in a
-    process that was frozen, and CPython can trip over that.
+    A crash by the watchdog is excused: it prints the stacks of threads that may be running again,
+    as in a process that was frozen, and this can crash CPython.
     """
     for code in sorted(history.codes.keys() - {0, 1, -signal.SIGKILL, -signal.SIGTERM}):
         if code != -signal.SIGSEGV or history.codes[code] > history.watchdogs:
@@ -363,10 +367,10 @@ def ticks_end_as_commands_do(history: History) -> Iterator[str]:
 
 
 def ticks_end_in_their_time(history: History) -> Iterator[str]:
-    """A tick ends within its budget and a resident worker soon after it is told to, and a margin.
+    """A tick ends soon after its budget, and a resident worker soon after it is told to stop.
 
     What a tick must wait for is not counted: its own freezes, a server or a connection that does
-    not answer, SQLite's write lock, an output that nobody reads. A locked row is no such thing.
+    not answer, SQLite's write lock, an output that nothing reads. A locked row is counted.
     """
     for tick in history.ticks:
         if tick.resident and tick.asked is None:
@@ -385,10 +389,10 @@ def ticks_end_in_their_time(history: History) -> Iterator[str]:
 
 
 def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
-    """What begins when the last fault is over exits 0, whatever was left by then.
+    """A tick that begins after the last fault exits with 0, whatever the faults have left.
 
-    A tick gives up when the database could not be written for a lease, and at times the handlers
-    themselves keep SQLite's write lock for so long.
+    A tick gives up if it could not write to the database for a lease, and at times the handlers
+    themselves hold SQLite's write lock for so long.
     """
     types = {run.id: run.job_type for run in history.runs}
     killed = [
@@ -401,14 +405,14 @@ def ticks_succeed_when_all_is_calm(history: History) -> Iterator[str]:
         excused = any(tick.began <= at <= tick.ended for at in killed)
         locks = _locks_of_handlers(history)
         excused |= timeline.length_within(locks, tick.began, tick.ended) >= LEASE
-        # Told to stop before it could handle that.
+        # It was told to stop before it could handle the signal.
         excused |= tick.asked is not None and tick.code == -signal.SIGTERM
         if calm and tick.code and not excused:
             yield f"the tick {tick.pid} began at {tick.began:.3f} and ended with {tick.code}"
 
 
 def _locks_of_handlers(history: History, but: int | None = None) -> list[tuple[float, float]]:
-    """When handlers kept SQLite's write lock; not those in the process *but*."""
+    """Return when handlers held SQLite's write lock, except handlers in the process *but*."""
     ended = {line.token: line.at for line in history.said if line.what == "ended"}
     return [
         (line.at, ended.get(line.token, line.at))
@@ -418,19 +422,19 @@ def _locks_of_handlers(history: History, but: int | None = None) -> list[tuple[f
 
 
 def orphans_end_soon(history: History) -> Iterator[str]:
-    """A worker whose parent was killed does not go on without it."""
+    """A worker whose parent was killed soon ends."""
     for pid, seconds in history.orphans.items():
         if seconds > ORPHAN_LIMIT:
             yield f"the worker {pid} went on for {seconds:.1f} s after its parent was killed"
 
 
 def nothing_is_left_behind(history: History) -> Iterator[str]:
-    """When all hosts have ended there is no process of theirs, and no connection to the server."""
+    """After all hosts have ended, they have no process left, and no connection to the server."""
     yield from history.left
 
 
 def odd_rows_are_reported(history: History) -> Iterator[str]:
-    """An odd row comes to an end, or somebody is told of it, unless it waits for its time."""
+    """An odd row is settled or reported, unless it waits for a time that never comes."""
     for odd in history.odd:
         if not (odd.handled or odd.reported or odd.waits):
             yield f"{odd.what} ({odd.name}) was neither settled nor reported"
@@ -462,5 +466,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def violations(history: History) -> dict[str, list[str]]:
-    """What each check found; an empty list is well."""
+    """Return the violations that each check found; all lists should be empty."""
     return {check.__name__: list(check(history)) for check in CHECKS}

@@ -33,8 +33,8 @@ BACKENDS = """
 SELECT pid, application_name FROM pg_stat_activity WHERE datname = current_database()
 AND backend_type = 'client backend' AND application_name <> 'nemesis' ORDER BY random() LIMIT %s
 """
-#: The rows whose lock would hold up a tick, the worst first: runs at work, of which the first are
-#: to be taken back, runs to be claimed, definitions that are due.
+#: The rows whose lock would hold up a tick, the worst first: running runs, whose first are to be
+#: reclaimed, runs to be claimed, and due definitions.
 ROWS = (
     ("job_runs", "status = 'running'", "locked_until"),
     ("job_runs", "status IN ('queued', 'failed') AND run_at <= now()", "priority DESC, run_at"),
@@ -45,7 +45,7 @@ UPDATE {table} SET updated_at = updated_at WHERE id =
 (SELECT id FROM {table} WHERE {where} ORDER BY {order} LIMIT 1 FOR UPDATE SKIP LOCKED)
 """
 
-#: The process group of a connection that is no tick's.
+#: The process group for a connection that belongs to no tick.
 NOBODY = -1
 
 
@@ -61,7 +61,7 @@ class Hold:
 class DatabaseFaults(ABC):
     """The faults of one kind of database.
 
-    :ivar hold: takes what is to be let go later.
+    :ivar hold: takes each fault that is to end later.
     :ivar odd: the odd rows that were inserted.
     """
 
@@ -77,11 +77,11 @@ class DatabaseFaults(ABC):
 
     @abstractmethod
     def faults(self) -> list[tuple[str, Callable[[], None], int]]:
-        """The faults: each with its name and its weight."""
+        """Return the faults: each with its name and its weight."""
 
     @abstractmethod
     def _connect(self) -> Any:
-        """A connection that commits each statement."""
+        """Return a connection that commits each statement."""
 
     def _insert_odd_row(self) -> None:
         if not self._left:
@@ -106,7 +106,7 @@ class PostgresFaults(DatabaseFaults):
         self._server = server
 
     def faults(self) -> list[tuple[str, Callable[[], None], int]]:
-        """The faults: each with its name and its weight."""
+        """Return the faults: each with its name and its weight."""
         own = isinstance(self._server, LocalServer)
         return [
             ("cut", self._cut, 3),
@@ -126,7 +126,7 @@ class PostgresFaults(DatabaseFaults):
                 timeline.note("connections cut")
 
     def _restart(self) -> None:
-        """Restart the server, now and then as if it had crashed."""
+        """Restart the server, at times as if it had crashed."""
         assert isinstance(self._server, LocalServer)
         started = time.monotonic()
         self._server.stop(self._random.choice(["fast", "fast", "immediate"]))
@@ -135,7 +135,7 @@ class PostgresFaults(DatabaseFaults):
         timeline.add(Fault("restarts", started, time.monotonic(), delays=True))
 
     def _hang(self) -> None:
-        """Stop some backends: their connections are there, and nothing answers."""
+        """Stop some backends: their connections stay open, but nothing answers."""
         with suppress(psycopg.OperationalError), self._connect() as admin:
             for pid, name in admin.execute(BACKENDS, [self._random.randint(1, 3)]).fetchall():
                 seconds = self._random.uniform(0.5, 3 * LEASE)
@@ -167,11 +167,11 @@ class SqliteFaults(DatabaseFaults):
     sqlite = True
 
     def faults(self) -> list[tuple[str, Callable[[], None], int]]:
-        """The faults: each with its name and its weight."""
+        """Return the faults: each with its name and its weight."""
         return [("lock", self._lock, 3), ("odd_row", self._insert_odd_row, 4)]
 
     def _lock(self) -> None:
-        """Hold the write lock, now and then for longer than a lease."""
+        """Hold the write lock, at times for longer than a lease."""
         seconds = self._random.choice([1, LEASE, 2 * LEASE]) * self._random.uniform(0.2, 1)
         connection = self._connect()
         try:
@@ -183,7 +183,7 @@ class SqliteFaults(DatabaseFaults):
         self.hold(Hold(fault, seconds, connection.close))
 
     def _connect(self) -> sqlite3.Connection:
-        # Closed by another thread: see `Hold`.
+        # Another thread closes it: see `Hold`.
         path = self._url.database or ""
         return sqlite3.connect(path, isolation_level=None, timeout=2, check_same_thread=False)
 

@@ -1,4 +1,4 @@
-"""What is needed to understand a violation: all that is known of what it names."""
+"""The explanation of a violation: everything that is known about the rows that it names."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.soak.history import History
 
 
 def explain(history: History, found: Mapping[str, Sequence[str]], faults: bool = True) -> str:
-    """Return a text with each violation, the history of what it names, and all *faults*."""
+    """Return a text with each violation, the history of the rows in it, and all *faults*."""
     lines = list(_violations(history, found))
     return "\n".join([*lines, *(_faults(history) if faults else [])])
 
 
 def errors(logs: str) -> list[str]:
-    """The lines of *logs* that end a traceback or tell how a command failed, without numbers."""
+    """Return the lines of *logs* that say why something failed, without their numbers."""
     lines = re.findall(
         r"^(?:[\w.]*(?:Error|Trouble|Lost)|Fatal Python error): .*", logs, re.MULTILINE
     )

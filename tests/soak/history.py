@@ -1,4 +1,4 @@
-"""What happened in a soak: rows, the trace, and an audit of every change of hands, by a trigger."""
+"""The history of a soak: rows, the trace, and an audit of each change of a run by a trigger."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Failure:
 
 @dataclass
 class Handover:
-    """One change of a run's status or holder, in the order in which they were made."""
+    """One change of a run's status or holder; they are in the order in which they were made."""
 
     run_id: int
     old_status: str
@@ -77,7 +77,7 @@ class Handover:
 
     @property
     def reclaimed(self) -> bool:
-        """Whether a tick took the run back from a worker that it held for dead."""
+        """Whether a tick took the run from a worker that it considered dead."""
         ended = self.old_status == "running" and self.new_attempts == self.old_attempts
         return ended and self.new_status != "succeeded" and self.error_type == "WorkerLost"
 
@@ -86,7 +86,7 @@ class Handover:
 class Said:
     """One line of the trace.
 
-    :ivar started: when the attempt was claimed, if it took a slot of a rate then.
+    :ivar started: when the attempt was claimed, if that claim took a start of a rate.
     """
 
     what: str
@@ -103,9 +103,9 @@ class Said:
 class Tick:
     """One process that a host started, and how it ended.
 
-    :ivar code: its exit code; minus a signal's number if that ended it.
-    :ivar pid: its id, which is its process group's as well.
-    :ivar resident: whether it was a resident worker and no tick.
+    :ivar code: its exit code; if a signal ended it, minus the signal's number.
+    :ivar pid: its id, which is also that of its process group.
+    :ivar resident: whether it was a resident worker instead of a tick.
     :ivar asked: when the resident worker was asked to stop, if it was.
     """
 
@@ -119,7 +119,7 @@ class Tick:
 
 @dataclass
 class Watched:
-    """A definition, and the first slot and the first slot left of those it owed."""
+    """A definition: its first owed slot, and the first slot that was not recorded."""
 
     id: int
     first: datetime
@@ -128,7 +128,7 @@ class Watched:
 
 @dataclass
 class History:
-    """All that the checker looks at."""
+    """Everything that the checker reads."""
 
     runs: list[Run] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -139,7 +139,7 @@ class History:
     unpruned_effects: set[str] = field(default_factory=set)
     """The effects that have a mark."""
     entries: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
-    """What each run has left, in the order of the rows."""
+    """The entries that each run has left, in the order of the rows."""
     handovers: list[Handover] = field(default_factory=list)
     said: list[Said] = field(default_factory=list)
     watched: list[Watched] = field(default_factory=list)
@@ -150,18 +150,18 @@ class History:
     """How many processes were ended by the watchdog."""
     faults: list[Fault] = field(default_factory=list)
     calm_since: float = float("inf")
-    """When the last fault was over."""
+    """When the last fault had ended."""
     odd: list[Odd] = field(default_factory=list)
     behind: list[int] = field(default_factory=list)
-    """The definitions that had due slots still, a while after the last fault."""
+    """The definitions that still had due slots some time after the last fault."""
     orphans: dict[int, float] = field(default_factory=dict)
-    """For how many seconds each worker went on after its parent was killed."""
+    """For how many seconds each worker continued after its parent was killed."""
     left: list[str] = field(default_factory=list)
-    """The processes and connections that were there after all hosts had ended."""
+    """The processes and connections that remained after all hosts had ended."""
 
     @property
     def codes(self) -> Counter[int]:
-        """How many ticks ended with which code."""
+        """How many ticks ended with each exit code."""
         return Counter(tick.code for tick in self.ticks)
 
 
@@ -194,7 +194,7 @@ _SQLITE = (
 
 
 def watch_handovers(engine: Engine) -> None:
-    """Make the audit and its trigger."""
+    """Create the audit's table and its trigger."""
     sqlite = engine.dialect.name == "sqlite"
     serial = "integer PRIMARY KEY" if sqlite else "bigserial PRIMARY KEY"
     with engine.begin() as connection:
@@ -202,7 +202,7 @@ def watch_handovers(engine: Engine) -> None:
             connection.exec_driver_sql(statement)
 
 
-#: The tables whose deleted rows are kept, for they are pruned while the soak goes on.
+#: The tables whose deleted rows are kept, since they are pruned during the soak.
 KEPT = ("job_runs", "job_batches", "job_failures", "job_effects")
 _KEEP_POSTGRESQL = """
 CREATE FUNCTION soak_keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -215,7 +215,7 @@ _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 
 
 def keep_deleted(engine: Engine) -> None:
-    """Make triggers that copy each deleted row of the tables `KEPT`, with the time."""
+    """Create triggers that copy each deleted row of the tables `KEPT`, with the time."""
     sqlite = engine.dialect.name == "sqlite"
     with engine.begin() as connection:
         if not sqlite:
@@ -237,9 +237,9 @@ def keep_deleted(engine: Engine) -> None:
 
 
 def _with_deleted(connection: Connection, table: str) -> str:
-    """Return a subquery of all rows that *table* ever had; ``gone_at`` is NULL in those it has.
+    """Return a subquery of all rows that *table* ever had; ``gone_at`` is NULL in current ones.
 
-    Without the triggers of `keep_deleted`, there are only those it has.
+    Without the triggers of `keep_deleted`, there are only current ones.
     """
     time = "text" if connection.dialect.name == "sqlite" else "timestamptz"
     current = f"SELECT {table}.*, CAST(NULL AS {time}) AS gone_at FROM {table}"
@@ -249,9 +249,9 @@ def _with_deleted(connection: Connection, table: str) -> str:
 
 
 def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
-    """What the database and the files hold now; the rest is known to whoever made the load.
+    """Return what the database and the files contain; the caller adds what only the load knows.
 
-    :param odd: the odd rows, which are left out of all but *odd* itself.
+    :param odd: the odd rows, which are left out of everything but *odd* itself.
     """
     left_out = odd_rows.ids(odd, "job_runs")
     with engine.connect() as connection:
@@ -274,9 +274,9 @@ def read_history(engine: Engine, folder: Path, odd: list[Odd]) -> History:
 
 
 def read_runs(connection: Connection, left_out: Container[int] = ()) -> list[Run]:
-    """The rows of ``job_runs``, also the deleted ones."""
+    """Return the rows of ``job_runs``, including the deleted ones."""
     parse = json.loads if connection.dialect.name == "sqlite" else lambda value: value
-    # Times as texts: no driver can read those of the odd rows.
+    # Times are read as texts, since no driver can read those of the odd rows.
     rows = _rows(connection, _RUNS.format(_with_deleted(connection, "job_runs")))
     return [
         record(
@@ -301,7 +301,10 @@ FROM {} ORDER BY id
 
 
 def _read_effects(connection: Connection) -> dict[str, Any]:
-    """The marks of effects. One that was deleted young was taken back by its failed attempt."""
+    """Return the marks of effects, except those that a failed attempt has withdrawn.
+
+    Such a mark was deleted before its retention.
+    """
     source = _with_deleted(connection, "job_effects")
     sql = f"SELECT key, state, created_at, gone_at FROM {source} ORDER BY id"
     rows = [
@@ -324,7 +327,7 @@ def _read_entries(connection: Connection) -> dict[int, list[str]]:
 
 
 def read_batches(connection: Connection) -> list[Batch]:
-    """The rows of ``job_batches``, also the deleted ones."""
+    """Return the rows of ``job_batches``, including the deleted ones."""
     rows = _rows(
         connection, f"SELECT * FROM {_with_deleted(connection, 'job_batches')} ORDER BY id"
     )
@@ -341,28 +344,28 @@ def read_batches(connection: Connection) -> list[Batch]:
 
 
 def read_failures(connection: Connection) -> list[Failure]:
-    """The rows of ``job_failures``, also the deleted ones."""
+    """Return the rows of ``job_failures``, including the deleted ones."""
     source = _with_deleted(connection, "job_failures")
     rows = _rows(connection, f"SELECT * FROM {source} ORDER BY run_id, attempt")
     return [record(Failure, row) for row in rows]
 
 
 def read_trace(trace: Path) -> list[Said]:
-    """The lines that handlers have said, in the order of time."""
+    """Return the lines that handlers have said, by time."""
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     return sorted((Said(**line) for line in lines), key=lambda line: line.at)
 
 
 def read_ticks(folder: Path) -> list[Tick]:
-    """What the hosts have started."""
+    """Return the processes that the hosts have started."""
     files = sorted(folder.glob("*.ticks"))
     return [Tick(**json.loads(line)) for file in files for line in file.read_text().splitlines()]
 
 
 def moment(value: Any) -> datetime:
-    """A time from a plain text statement, aware, in UTC."""
+    """Return a time that a plain text statement has read, aware, in UTC."""
     if isinstance(value, str):
-        # PostgreSQL writes +05:45 as it is, but +00 without minutes.
+        # PostgreSQL writes +05:45 in full, but +00 without minutes.
         value = datetime.fromisoformat(re.sub(r"([+-]\d\d)$", r"\1:00", value))
         if value.tzinfo is None:
             return value.replace(tzinfo=timezone.utc)

@@ -1,8 +1,8 @@
-"""One host: its cron starts one tick after the other, until the file that stops it is there.
+"""One host: its cron starts one tick after the other, until the file that stops it exists.
 
-A host has loaded the app once, and forks a process for each tick, so that there are many ticks; a
-forked process runs the very command `flask jobs tick`, or `flask jobs work` for a while. Now and
-then nobody reads what it prints, or it is killed or frozen at one of the package's failpoints.
+A host loads the app once, and forks a process for each tick, so that there are many ticks. A forked
+process runs the real command `flask jobs tick`, or `flask jobs work` for a while. At times nothing
+reads what it prints, or it is killed or frozen at one of the package's failpoints.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tests.soak.timeline import Fault
 
 #: The exit code of a tick that did not end as a command should.
 CRASHED = 70
-#: At which failpoints a tick may be frozen: between the claim and the begin of the handler.
+#: The failpoints at which a tick may be frozen: between the claim and the start of the handler.
 FREEZING = ("after-claim", "before-handler")
 #: How much a pipe holds at least.
 PIPE = 4096
 
 
 def _sleep(seconds: float) -> None:
-    """`time.sleep` for a faked clock.
+    """Sleep where the clock is faked.
 
-    libfaketime takes the clock_nanosleep that Python sleeps by for one of a faked clock, even where
-    it leaves the monotonic clock alone, and it then fails.
+    Python sleeps by clock_nanosleep. libfaketime treats this call as one on a faked clock even
+    where it leaves the monotonic clock alone, and then it fails.
     """
     select.select([], [], [], seconds)
 
@@ -55,7 +55,7 @@ if "FAKETIME" in os.environ:
 
 
 def main() -> None:
-    """Tick until told to stop."""
+    """Run ticks until told to stop."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--work", action="store_true", help="flask jobs work instead of ticks")
@@ -67,7 +67,7 @@ def main() -> None:
     args = ["jobs", "tick", "--budget", f"{BUDGET:g}", f"--workers={options.workers}"]
     if options.work:
         args = ["jobs", "work", f"--workers={options.workers}"]
-    if os.environ.get(BROKER):  # As all else, once for all ticks.
+    if os.environ.get(BROKER):  # Like the app, it is loaded once for all ticks.
         import_module("kombu.transport.redis")
         import_module("flask_cronjobs.executors.celery")
     choose = random.Random(f"{options.seed}:host")
@@ -81,9 +81,9 @@ def main() -> None:
 
 
 class Command:
-    """One tick, or one stay of a resident worker, and the faults that are planned for it.
+    """One tick, or one resident worker for a while, and the faults that are planned for it.
 
-    :param readers: the pipes to read from that commands before this one have left.
+    :param readers: the pipes of earlier commands that are still to be read.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Command:
         self._stop = stop
         self._calm = calm
         self._resident = "work" in args
-        # As at a deploy: a resident worker is stopped after a while, and started again.
+        # As in a deploy, a resident worker is stopped after a while, and another one is started.
         self._life = choose.uniform(3, 15) if self._resident else float("inf")
-        # All is drawn at each tick, so that a seed means the same whatever comes of it.
+        # Everything is drawn for each tick, so that a seed means the same whatever is used.
         blocked, armed = choose.random() < 0.15, choose.random() < 0.15
         blocked_for = choose.uniform(1, 4 * LEASE)
         point, count = choose.choice(POINTS), choose.randint(1, 4)
@@ -135,7 +135,7 @@ class Command:
         return Tick(code, began, ended, pid, self._resident, self._asked)
 
     def _pipe(self) -> tuple[int | None, int | None]:
-        """A full pipe, if nobody is to read what is printed."""
+        """Return a full pipe if nothing is to read what is printed."""
         if self._blocked_for is None:
             return None, None
         reader, writer = os.pipe()
@@ -167,12 +167,12 @@ class Command:
             time.sleep(0.02)
 
     def _unblock(self, pid: int, began: float, reader: int) -> None:
-        """Read what was printed from now on."""
+        """From now on, read what is printed."""
         timeline.add(Fault("outputs blocked", began, time.monotonic(), pid, pid, delays=True))
         self._readers.append(reader)
 
     def _drain(self) -> None:
-        """Read what has come; also a worker that outlives its parent prints."""
+        """Read what has come; a worker that outlives its parent also prints."""
         for reader in list(self._readers):
             with suppress(BlockingIOError):
                 while os.read(reader, 65536):
@@ -183,8 +183,8 @@ class Command:
     def _be_child(self, writer: int | None) -> NoReturn:
         code = CRASHED
         try:
-            os.setpgid(0, 0)  # By which the workers that it forks are known to be its own.
-            os.environ["PGAPPNAME"] = str(os.getpid())  # By which its connections are known.
+            os.setpgid(0, 0)  # Its process group identifies the workers that it forks.
+            os.environ["PGAPPNAME"] = str(os.getpid())  # It marks its connections.
             if writer is not None:
                 os.dup2(writer, 1)
                 os.close(writer)
@@ -203,7 +203,7 @@ class Command:
 
 
 def _signalling(at: str, count: int, number: signal.Signals, what: str) -> Callable[[str], None]:
-    """A `failpoints.reach` that sends its own process a signal the *count*-th time."""
+    """Return a `failpoints.reach` that signals its own process at the *count*-th time."""
     remaining = count
 
     def reach(point: str) -> None:

@@ -1,4 +1,4 @@
-"""The load of a soak: what enqueues, adds definitions, cancels and retries, and remembers it."""
+"""The load of a soak: enqueues, adds definitions, cancels and retries, and remembers it all."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.features import parts
 from tests.soak.app import LEASE, ROLLED_BACK, Entry, db, jobs
 from tests.soak.history import Watched, moment
 
-#: So many runs may wait before the load lets the hosts catch up.
+#: How many runs may wait before the load lets the hosts catch up.
 BACKLOG = 150
-#: So many definitions each load adds in all.
+#: How many definitions each load adds in all.
 DEFINITIONS = 20
 #: How long it tries to close the batches that faults have left open, in seconds.
 CLOSING = 60.0
-#: What is enqueued, how often.
+#: The tasks to enqueue, each as often as its share.
 KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_time"] + [
     *6 * ["waiting"],
     *("plain", "two_at_a_time", "two_at_a_time", "failing", "failing", "killing", "overlong"),
@@ -35,7 +35,7 @@ KINDS = 3 * ["plain", "slow", "effect", "effect", "atomic", "atomic", "one_at_a_
     *3 * ["in_steps"],
     *(kind for part in parts("soak") for kind in part.KINDS),
 ]
-#: The payloads of those of features.
+#: The payloads of the tasks of features.
 OF_FEATURES = {name: make for part in parts("soak") for name, make in part.PAYLOADS.items()}
 
 
@@ -60,12 +60,12 @@ class Load(threading.Thread):
         self._number = 0
 
     def stop(self) -> None:
-        """Stop, and pause the definitions, so that what is owed can be brought to its end."""
+        """Stop, and wait for the end."""
         self._stopped.set()
         self.join()
 
     def run(self) -> None:
-        """Until stopped, do something; what the database refuses is left."""
+        """Do something again and again until stopped; what the database refuses is dropped."""
         deeds: list[tuple[Callable[[], None], int]] = [
             (self._enqueue, 12),
             (self._enqueue_shared_effect, 2),
@@ -131,7 +131,7 @@ class Load(threading.Thread):
             "effect": {"key": f"{self._prefix}-own-{self._number}"},
             "atomic": {"steps": choose.randint(0, 10)},
             "one_at_a_time": {"key": str(choose.randint(1, 3))},
-            # Each load has keys of its own: which of two transactions commits first is open.
+            # Each load has its own keys, since either of two transactions may commit first.
             "in_order": {"key": f"{self._prefix}-{choose.randint(1, 3)}"},
             "own_row": {"seconds": choose.choice([0.2, 1.0, 1.5 * LEASE])},
         }
@@ -163,7 +163,7 @@ class Load(threading.Thread):
         self._commit(ids)
 
     def _fill_batch_in_parts(self) -> None:
-        """Fill a batch in two transactions. One whose filling breaks off stays open until then."""
+        """Fill a batch in two transactions. If one fails, the batch stays open until the end."""
         if self._waiting() > BACKLOG:
             return
         self._number += 1
@@ -187,7 +187,7 @@ class Load(threading.Thread):
         self.enqueued.update(ids)
 
     def _add_definition(self) -> None:
-        """Add a definition that is some minutes behind already, as if no tick had come."""
+        """Add a definition that is already some minutes behind, as if no tick had come."""
         if len(self.watched) >= DEFINITIONS:
             return
         self._number += 1
@@ -209,7 +209,7 @@ class Load(threading.Thread):
             ),
             {"since": self._instant(owed_since), "id": row.id, "first": row.at},
         ).all()
-        # If the commit's answer is lost, the first row tells from where the definition was owed.
+        # If the commit's answer is lost, the first row tells which slots the definition owed.
         self.watched[row.id] = Watched(row.id, moment(row.at), moment(row.at))
         db.session.commit()
         if moved:

@@ -20,7 +20,7 @@ from tests.soak.timeline import Fault
 
 
 class Nemesis(threading.Thread):
-    """Troubles the processes of the hosts, and their database.
+    """Harms the processes of the hosts, and their database.
 
     :param broker: the broker of the executor that executes the runs, if there is one.
     """
@@ -44,14 +44,14 @@ class Nemesis(threading.Thread):
         database.hold = self._holds.add
 
     def stop(self) -> None:
-        """Stop troubling, and let all that is held go on."""
+        """Stop the faults, and end those that last."""
         self._stopped.set()
-        self._holds.end_all()  # First: the nemesis itself may wait for what is held.
+        self._holds.end_all()  # First, since the nemesis itself may wait for one of them.
         self.join()
         self._holds.end_all()
 
     def run(self) -> None:
-        """Until stopped, do harm."""
+        """Cause faults until stopped."""
         faults: list[tuple[str, Callable[[], None], int]] = [
             ("kill", self._kill, 6),
             ("kill_parent", self._kill_parent, 3),
@@ -68,7 +68,7 @@ class Nemesis(threading.Thread):
             self.error = error
 
     def thaw_later(self, process: Process) -> None:
-        """Let a stopped process go on after a while. May be called again and again."""
+        """Let a stopped process continue after a while. This may be called again and again."""
         if process.pid in self._holds:
             return
         fault = Fault("freezes", time.monotonic(), 0, process.pid, process.group, delays=True)
@@ -95,7 +95,7 @@ class Nemesis(threading.Thread):
             _signal(process.pid, signal.SIGSTOP)
 
     def _renew_broker(self) -> None:
-        """Kill the broker with all that it holds; start it again at once or after a while."""
+        """Kill the broker and lose its messages; restart it at once or after a while."""
         assert self._broker is not None
         began = time.monotonic()
         self._broker.kill()
@@ -119,16 +119,16 @@ class Nemesis(threading.Thread):
 
 
 class Holds:
-    """What is held for a while; each is let go by a timer, whatever the nemesis waits for."""
+    """The faults that last for a while; a timer ends each, whatever the nemesis waits for."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._held: dict[object, tuple[threading.Timer, Hold]] = {}
 
     def add(self, hold: Hold, key: object = None) -> None:
-        """Let *hold* go after its time.
+        """End *hold* after its time.
 
-        :param key: what is held; nothing is done if it is held already.
+        :param key: what is held; if it is held already, do nothing.
         """
         key = hold if key is None else key
         with self._lock:
@@ -143,7 +143,7 @@ class Holds:
         return key in self._held
 
     def end_all(self) -> None:
-        """Let everything go now."""
+        """End all of them now."""
         for key in list(self._held):
             self._end(key)
 

@@ -1,6 +1,6 @@
-"""Odd rows: values that nobody who uses the package would write, and that stand there all the same.
+"""Odd rows, with values that no user of the package would write.
 
-Only they may suffer: everything else goes on as if they were not there, and each is reported.
+Only they may suffer: all other rows behave as if there were none, and each odd row is reported.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Odd:
     """An odd row.
 
     :ivar table: ``job_runs`` or ``job_definitions``.
-    :ivar name: by which a report can tell it: a definition's name, or ``run N``.
-    :ivar waits: whether it may wait for ever without a word, for a time that never comes.
-    :ivar handled: whether it has come to an end, or goes on in order.
+    :ivar name: what a report calls it: a definition's name, or ``run N``.
+    :ivar waits: whether it may wait forever without a report, for a time that never comes.
+    :ivar handled: whether it has ended, or continues as it should.
     :ivar reported: whether a log or `doctor` names it.
     """
 
@@ -33,7 +33,7 @@ class Odd:
     reported: bool = False
 
 
-#: A column and the SQL of its value, by what is odd about it.
+#: A column and the SQL of its value, by the name of what is odd.
 Kinds = Mapping[str, tuple[str, str]]
 
 _DEEP = '\'{"a": ' + "[" * 2000 + "]" * 2000 + "}'"
@@ -76,19 +76,19 @@ _SQLITE_DEFINITIONS: Kinds = {
     "timezone a number": ("timezone", "5"),
     "priority of a definition a text": ("priority", "'q'"),
 }
-# SQLite takes a blob for later than any text.
+# To SQLite, a blob is later than any text.
 _WAIT = {"run_at infinity", "run_at in the year 20000", "run_at a blob"}
 _WAIT |= {"next_run_at infinity", "next_run_at in the year 20000"}
 
 
 def kinds(sqlite: bool) -> list[str]:
-    """What can be odd on this database."""
+    """Return the names of what can be odd on this database."""
     runs = _SQLITE_RUNS if sqlite else _POSTGRESQL_RUNS
     return [*runs, *(_SQLITE_DEFINITIONS if sqlite else _POSTGRESQL_DEFINITIONS)]
 
 
 def insertion(sqlite: bool, what: str, number: int) -> tuple[str, Odd]:
-    """The statement that inserts an odd row and returns its id, and the row, without an id.
+    """Return the statement that inserts an odd row and returns its id, and the row without an id.
 
     :param number: makes the name of a definition unique.
     """
@@ -108,7 +108,7 @@ def insertion(sqlite: bool, what: str, number: int) -> tuple[str, Odd]:
 
 
 def look_after(connection: Connection, odd: list[Odd], reports: str) -> None:
-    """Note what became of each odd row, and whether *reports* name it."""
+    """Note how each odd row has ended, and whether *reports* name it."""
     for row in odd:
         row.reported = re.search(rf"\b{re.escape(row.name)}\b", reports) is not None
         state = connection.execute(text(_STATE[row.table]), {"id": row.id}).scalar()
@@ -128,5 +128,5 @@ def _is_settled(table: str, found: Any) -> bool:
 
 
 def ids(odd: list[Odd], table: str) -> set[int]:
-    """The ids of the odd rows of one table."""
+    """Return the ids of the odd rows of one table."""
     return {row.id for row in odd if row.table == table}

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-#: How long a worker may live on, awake, after its parent was killed, in seconds.
+#: How long a worker may continue, awake, after its parent was killed, in seconds.
 ORPHAN_LIMIT = 10.0
 #: How often the watcher polls, in seconds.
 LOOK_EVERY = 0.2
@@ -30,7 +30,7 @@ class Process:
 class Processes:
     """Finds the processes that the hosts have started, by a variable that they inherit.
 
-    A worker whose parent was killed is nobody's child any more, and is found all the same.
+    So it also finds a worker whose parent was killed.
 
     :param hosts: the ids of the hosts' own processes.
     :param mark: ``NAME=value`` in the environment of the hosts.
@@ -74,16 +74,16 @@ def _look(pid: int) -> Process | None:
 
 
 class Watcher(threading.Thread):
-    """Looks after the processes: reports the stopped ones, and measures how long orphans live.
+    """Watches the processes: reports the stopped ones, and measures how long orphans live.
 
-    :param on_stopped: called with each process that is seen stopped, again and again.
+    :param on_stopped: called with each stopped process at each poll.
     """
 
     def __init__(self, processes: Processes, on_stopped: Callable[[Process], None]) -> None:
         super().__init__(name="watcher", daemon=True)
         self.processes = processes
         self.awake: dict[int, float] = {}
-        """For how many seconds each orphan was seen, while it was not stopped."""
+        """For how many seconds each orphan existed without being stopped."""
         self._on_stopped = on_stopped
         self._stopped = threading.Event()
 
@@ -98,7 +98,7 @@ class Watcher(threading.Thread):
     def _look(self, passed: float) -> None:
         living = self.processes.living()
         for process in living:
-            # Read again, since the process may have been released meanwhile.
+            # It is read again, since the process may have been released meanwhile.
             if process.stopped and (again := _look(process.pid)) and again.stopped:
                 self._on_stopped(process)
         for orphan in self.processes.orphans(living):

@@ -1,4 +1,4 @@
-"""The checker of the soak passes what may happen, and finds everything that may not."""
+"""The checker of the soak accepts lawful histories, and finds each kind of violation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def said(run: int, attempt: int, *words: tuple[str, float], key: str | None = No
 
 
 def frozen(run: int, attempt: int, at: float, until: float) -> Fault:
-    """Let the process of an execution have been frozen."""
+    """Return the fault that froze the process of an execution."""
     return Fault("freezes", at, until, 100 * run + attempt, delays=True)
 
 
@@ -58,7 +58,7 @@ def end(run: int, attempt: int, status: str, **more: object) -> Handover:
 
 
 def lawful() -> History:
-    """One run of each fate: at once, reclaimed while frozen, an effect, atomic, slots, a limit."""
+    """Return a lawful history with runs of every fate."""
     skip = {"skipped": 2, "from": minutes(0).isoformat(), "to": minutes(1).isoformat()}
     values = {"error_type": "WorkerLost", "expired": True}
     return History(
@@ -76,7 +76,7 @@ def lawful() -> History:
             Run(11, "plain", "succeeded", 2, 9, result={"token": "11/2"}),
             Run(12, "own_row", "succeeded", 1, 9, result={"token": "12/1"}),
             Run(16, "in_steps", "cancelled", 0, 9),
-            # In a batch, and after one.
+            # These runs are in a batch, and after one.
             Run(13, "joining", "cancelled", 0, 9),
             Run(14, "plain", "cancelled", 0, 9, batch_id=1),
             Run(15, "plain", "cancelled", 0, 9, batch_id=1),
@@ -167,7 +167,7 @@ def run(history: History, run_id: int) -> Run:
 
 
 def row(run_id: int, **values: object) -> Change:
-    """Change values in the row of a run."""
+    """Return a corruption that changes values in the row of a run."""
     return lambda history: vars(run(history, run_id)).update(values)
 
 
@@ -176,12 +176,12 @@ def batch(at: int, **values: object) -> Change:
 
 
 def step(at: int, **values: object) -> Change:
-    """Add a change of hands."""
+    """Return a corruption that alters a change of hands."""
     return lambda history: vars(history.handovers[at]).update(values)
 
 
 def more(name: str, *items: object) -> Change:
-    """Add to one of the lists."""
+    """Return a corruption that adds to one of the lists."""
     return lambda history: getattr(history, name).extend(items)
 
 
@@ -205,7 +205,7 @@ def pruned(run_id: int, after: timedelta = RETENTION, **values: object) -> Chang
 
 
 def again(at: float) -> Change:
-    """Repeat an effect."""
+    """Return a corruption that repeats an effect."""
     return more("said", *said(3, 1, ("effect", at), key="e"))
 
 

@@ -19,10 +19,10 @@ class Fault:
     """One fault. Times are the machine's monotonic clock, one for all processes and never faked.
 
     :ivar what: its kind, by which the summary counts.
-    :ivar until: when it was over; the same as *at* for what takes no time.
+    :ivar until: when it ended; the same as *at* for what takes no time.
     :ivar pid: the process that it hit, if it was one.
-    :ivar group: the process group of that process, which is one tick's; None for a fault that
-        hits all.
+    :ivar group: the process group of that process, which is one tick's; None for a fault that hits
+        all.
     :ivar delays: whether what it hit must wait for its end.
     """
 
@@ -56,7 +56,7 @@ def append(path: str | Path, line: str) -> None:
 
 
 def read(path: Path) -> list[Fault]:
-    """Return all faults, by when they began."""
+    """Return all faults, by their beginning."""
     faults = [Fault(**json.loads(line)) for line in path.read_text().splitlines()]
     return sorted(faults, key=lambda fault: fault.at)
 

@@ -1,4 +1,4 @@
-"""Models: a small one searched to its end, and the store beside one that is easy to believe."""
+"""Models: a small one that is searched completely, and a simple one beside the store."""
 
 import pytest
 

@@ -30,7 +30,7 @@ SLOT = datetime(2026, 1, 5, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
 #: The time limits of the runs of slots, in seconds.
 LONG_AGO = -1e9
-#: Of the run of ``then``.
+#: The policy of the run of ``then``.
 THEN = RunPolicy(job_type="t", max_attempts=2).policy
 
 
@@ -88,7 +88,7 @@ class SlotMachine(StoreMachine):
 
 
 class OrderMachine(StoreMachine):
-    """Runs in strict order: each begins when no earlier one is unfinished."""
+    """Runs in strict order: each begins only after all earlier ones have ended."""
 
     def fill(self) -> None:
         self.enqueue_ordered(4)
@@ -118,7 +118,7 @@ class OrderMachine(StoreMachine):
     @precondition(lambda self: self.ordered)
     @rule(data=st.data())
     def delete_by_hand(self, data: st.DataObject) -> None:
-        """Somebody deletes a run, perhaps the first one; a tick mends the order."""
+        """A run is deleted by hand, perhaps the first one; a tick mends the order."""
         id_ = data.draw(st.sampled_from(self.ordered))
         for table in ("job_failures", "job_steps"):
             self.sql(f"DELETE FROM {table} WHERE run_id = :id", id=id_)
@@ -128,7 +128,7 @@ class OrderMachine(StoreMachine):
 
     @rule()
     def claim_all(self) -> None:
-        """When nothing more is claimed, each run that is due waits for another one of its key."""
+        """When nothing more can be claimed, each due run waits for another run of its key."""
         if self.left:
             gate.mend_all(self.books)
             self.left = False
@@ -218,12 +218,12 @@ class BatchMachine(StoreMachine):
 
 
 class EffectMachine(StoreMachine):
-    """Effects are performed by a claim that holds its run."""
+    """Only a claim that holds its run performs effects."""
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), key=st.sampled_from(["e", "f"]), redoes=st.booleans())
     def begin_effect(self, data: st.DataObject, key: str, redoes: bool) -> None:
-        """Any claim ever made begins an effect; only a run's holder may, and one at a time."""
+        """Any claim ever made tries to begin an effect; only a run's holder may, one at a time."""
         claim = data.draw(st.sampled_from(self.held))
         owner, id_, state = self.marks.get(key, (None, 0, None))
         mark = once_effects.begin(self.books, key, claim.token, claim.id, 60)
@@ -281,7 +281,7 @@ class KeyMachine(StoreMachine):
         self.enqueue_any(key, unique_while, replace, concurrency=concurrency, due=delay)
 
     def enqueue_any(self, key: str, unique_while: Any, replace: Any, **given: Any) -> None:
-        """Enqueue with a key, whose run waits if it may be replaced, and with its own payload."""
+        """Enqueue a run with a key and a payload; if replacing, its key is for waiting runs."""
         lasts = "waiting" if replace else unique_while
         payload = {"version": next(self.numbers)}
         self.enqueue_with_key(
@@ -301,7 +301,7 @@ class KeyMachine(StoreMachine):
 
 
 class StepMachine(StoreMachine):
-    """Durable steps are performed by a claim that holds its run, and forgive attempts."""
+    """Only a claim that holds its run performs durable steps, and they forgive attempts."""
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), name=st.sampled_from(["s1", "s2"]))
@@ -329,7 +329,7 @@ class StepMachine(StoreMachine):
     def come_to(self, claim: Claim, name: str, kind: str, delay: float | None = None) -> bool:
         """An attempt reaches a step that it has not passed; return whether it must wait there."""
         run, holds = self.runs.get(claim.id), self.holds(claim)
-        if run is None:  # It is pruned, and a step of it is refused by a foreign key.
+        if run is None:  # The run is pruned, and a foreign key would refuse a step of it.
             return False
         if holds and name in run.steps and run.steps[name].is_passed:
             return False

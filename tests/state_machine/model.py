@@ -1,4 +1,4 @@
-"""The behavior of the store for a run, again in plain Python."""
+"""The behavior of the store for a run, repeated in plain Python."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class ModelStep:
 class ModelRun:
     """A run as the store should have it.
 
-    :ivar due: in how many seconds it is due, as the clock of the history goes.
+    :ivar due: in how many seconds it is due, by the clock of the history.
     :ivar key: the idempotency key that it has, or had.
-    :ivar claims: how often it was claimed: what has been once has begun, for keys and payloads.
+    :ivar claims: how often it was claimed. For keys and payloads, a run begins with its first
+        claim.
     :ivar rate: ``waits`` without a start, or ``ready`` to be claimed; None if it has no rate.
-    :ivar waits_at: the step that it waits at, since the attempt before it ended there.
+    :ivar waits_at: the step at which its last attempt stopped to wait.
     """
 
     max_attempts: int
@@ -68,7 +69,7 @@ class ModelRun:
 
     @property
     def holds_key(self) -> bool:
-        """Return whether no other run may have its key."""
+        """Return whether other runs are refused its key."""
         if self.key is None or self.unique_while is None:
             return self.key is not None
         return self.status in LIVE and self.held_its_key

@@ -37,16 +37,16 @@ from flask_cronjobs.types import Claim, Outcome, stored_json
 from tests.state_machine.model import TERMINAL, Model, ModelRun
 
 KINDS = ["succeeded", "failed", "dead", "cancelled", "released", "snoozed"]
-#: Times that move when the clock steps.
+#: The times that move when the clock steps.
 CLOCKED = (
     ("job_runs", "run_at"),
     ("job_runs", "locked_until"),
     ("job_runs", "finished_at"),
     ("job_steps", "due_at"),
 )
-#: A key with one share, and one with a strict order.
+#: Two keys: one with one share, and one with a strict order.
 KEYED, ORDERED = "k", "o"
-#: And one with a rate.
+#: A key with a rate.
 RATED = "r"
 #: The tables, in an order in which they can be emptied.
 TABLES = (
@@ -56,9 +56,10 @@ TABLES = (
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Rules call the store and the model; the invariants compare them after each.
+    """Rules call the store and the model, and invariants compare them after each rule.
 
-    `features` add rules about one subject each: all at once would seldom meet.
+    `features` adds rules about one subject each: if all rules were in one machine, related ones
+    would seldom meet.
     """
 
     engine: Engine
@@ -75,19 +76,19 @@ class StoreMachine(RuleBasedStateMachine):
         self.used: set[int] = set()
         """The ids that runs have or had; rolled back transactions took others."""
         self.held: list[Claim] = []
-        """Every claim ever made; those that were lost still try to write."""
+        """Every claim ever made; claims that were lost still try to write."""
         self.parked: frozenset[int] = frozenset()
         """The runs that the latest claim parked."""
         self.left: bool = False
-        """Whether a worker died before opening the next runs, or somebody deleted rows."""
+        """Whether a worker died before opening the next runs, or rows were deleted by hand."""
         self.numbers = itertools.count()
         self.tokens = (f"host:{number}:fresh" for number in self.numbers)
         self.started: dict[int, tuple[int, Any]] = {}
-        """How often each run had been claimed at the last check, and since when it had begun."""
+        """How often each run had been claimed at the last check, and when it had begun."""
         self.fill()
 
     def fill(self) -> None:
-        """Make rows for the rules: in many histories, no chosen rule makes any."""
+        """Make rows for the rules, since many histories choose no rule that makes any."""
         for _ in range(3):
             self.insert(2)
 
@@ -114,7 +115,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.insert(most, concurrency=key)
 
     def insert(self, attempts: int, rated: bool = False, **given: Any) -> int:
-        """Insert a run as an operator does, without an idempotency key; its id.
+        """Insert a run as an operator does, without an idempotency key; return its id.
 
         :param given: values of `ModelRun`.
         """
@@ -145,11 +146,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def enqueue_unique(self) -> None:
-        """Enqueue a run whose key is unique while it is pending, unless there is one."""
+        """Enqueue a run with a key that is unique while it is pending, unless one is pending."""
         self.enqueue_with_key(ModelRun(2, key="u", unique_while="pending"))
 
     def enqueue_with_key(self, given: ModelRun, replace: Any = False) -> None:
-        """Enqueue a run as an app does, which may find or replace the one that has its key."""
+        """Enqueue a run as an app does; it may find or replace the run that has its key."""
         values = self.values_of(given)
         became, holder = self.model.enqueue(given, replace)
         with Session(self.engine) as session:
@@ -191,7 +192,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert not self.model.is_busy(run.concurrency)
             run.claim(token)
             assert (claim.attempt, claim.read()) == (run.attempts, run.payload)
-        for id_ in self.parked:  # The end of another run opens it.
+        for id_ in self.parked:  # The end of another run will open it.
             is_busy = self.model.is_busy(self.runs[id_].concurrency)
             assert is_busy or not self.model.comes_first(id_)
         first = gate.held_first(self.books, token)
@@ -247,7 +248,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), kind=st.sampled_from(KINDS), delay=st.sampled_from([0.0, 60.0]))
     def finalize(self, data: st.DataObject, kind: Any, delay: float) -> None:
-        """Any claim ever made records an outcome; only its run's holder succeeds."""
+        """Any claim ever made tries to record an outcome; only a run's holder may."""
         self.end(data.draw(st.sampled_from(self.held)), kind, delay)
 
     def end(self, claim: Claim, kind: Any, delay: float) -> None:
@@ -281,7 +282,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def release_token(self, data: st.DataObject) -> None:
-        """Give back everything that a token holds, as if the claim's answer was lost."""
+        """Give back everything that a token holds, as if the answer of its claim was lost."""
         token = data.draw(st.sampled_from(self.held)).token
         runs = [run for run in self.runs.values() if run.token == token]
         assert release_token(self.books, token)

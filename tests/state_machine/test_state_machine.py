@@ -1,4 +1,4 @@
-"""The store beside its model, through random histories on both databases."""
+"""The store beside its model, in random histories on both databases."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.state_machine.features import (
 )
 from tests.state_machine.store_machine import StoreMachine, compare
 
-#: What features have in a module `machines` of their tests.
+#: The modules `machines` of the features' tests.
 OF_FEATURES = parts("machines")
-#: Keys, steps, and what is mixed with them of the features.
+#: The rules of keys and of steps, with those that features mix with them.
 MIXED = type("MixedMachine", (*(part.MIXED for part in OF_FEATURES), MixedMachine), {})
 #: All rules at once.
 WHOLE = type("WholeMachine", (SlotMachine, OrderMachine, BatchMachine, EffectMachine, MIXED), {})
-#: `MIXED` has those of keys and steps, which are by themselves in the slow run.
+#: `MIXED` includes the rules of keys and of steps; the slow run also has each alone.
 FOCUSED = (
     *(SlotMachine, OrderMachine, BatchMachine, EffectMachine),
     *(part.ALONE for part in OF_FEATURES),

@@ -1,7 +1,7 @@
 """Every history of two workers and a run of two steps, on the store itself.
 
-A worker that has lost the run may come back at any point with the step that it was at. What the
-store should do is said again in plain Python, and compared after each history.
+A worker that has lost the run may come back at any point, at the step that it had reached. The
+expected behavior is repeated in plain Python, and compared after each history.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Belief:
-    """The next step as a running worker sees it, and whether it still has the run."""
+    """A running worker's next step, and whether it still holds the run."""
 
     step: int
     holds: bool = True
@@ -91,7 +91,7 @@ class World:
 
     @property
     def at_work(self) -> dict[str, Belief | None]:
-        """Return each worker's belief."""
+        """Return each worker's belief; None if it does not run."""
         return {"a": self.a, "b": self.b}
 
     def next(self) -> Iterator[World]:
@@ -110,7 +110,7 @@ class World:
 
 
 class Store:
-    """The same actions on the store: one run, and the workers' claims."""
+    """The real store, with the actions of `World`: one run, and the workers' claims."""
 
     def __init__(self, kit: Kit) -> None:
         self.kit = kit

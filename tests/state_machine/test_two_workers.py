@@ -1,4 +1,4 @@
-"""Two workers beside a model: frozen, killed and stopped, with answers lost, at each statement."""
+"""Two workers beside a model: frozen, killed and stopped, with lost answers, at each statement."""
 
 from __future__ import annotations
 

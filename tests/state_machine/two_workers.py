@@ -1,8 +1,8 @@
-"""Two workers over one database, whose statements are taken one by one, beside a model.
+"""Two workers on one database, whose statements are taken one by one, beside a model.
 
-A worker is frozen past its lease, killed, or stopped; answers to its commits are lost, and the
-other acts between any two of its statements. After each statement, what has changed in the tables
-must be what that worker was entitled to do.
+A worker is frozen past its lease, killed or stopped; answers to its commits are lost, and the other
+worker acts between any two of its statements. After each statement, the tables may have changed
+only as that worker was entitled to change them.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tests.state_machine.store_machine import move_times
 T = TypeVar("T")
 HOUR = timedelta(hours=1)
 ATTEMPTS = 3
-#: After how many claims everything must have ended.
+#: The number of claims after which everything must have ended.
 PATIENCE = 60
 #: The identity of a claim: its run and its token.
 Identity = tuple[int, str]
-#: A task of the history, and how an attempt ends.
+#: Strategies for the number of a task, and for the end of an attempt.
 NAMES = st.runner().flatmap(lambda machine: st.sampled_from(machine.names))
 KINDS = st.runner().flatmap(lambda machine: st.sampled_from(machine.kinds))
 
@@ -56,12 +56,13 @@ class Killed(BaseException):
 
 
 class Fate(NamedTuple):
-    """What befalls a worker at one of its next statements.
+    """What happens to a worker at one of its next statements.
 
-    :ivar at: which: 0 is the next one.
-    :ivar what: ``lost`` is its answer, or the worker is ``killed`` once it is committed; or before
-        it the other ``works``, an app ``enqueues``, or a tick ``reclaims``, since the worker was
-        frozen for longer than its lease.
+    :ivar at: which statement; 0 is the next one.
+    :ivar what: ``lost``: its answer is lost. ``killed``: the worker is killed once it is committed.
+        Before the statement, ``works``: the other worker works; ``enqueues``: an app enqueues;
+        ``reclaims``: a tick reclaims its runs, since the worker was frozen for longer than its
+        lease.
     """
 
     at: int
@@ -74,7 +75,7 @@ FATES = st.none() | st.builds(
 
 
 class Wire(Bookkeeping):
-    """A worker's connection, at whose statements the machine has its say."""
+    """A worker's connection, which calls the machine before and after each statement."""
 
     def __init__(self, state: State, before: Callable[[], None], after: Callable[[], None]) -> None:
         super().__init__(state.engine, patience=5)
@@ -123,7 +124,7 @@ class TwoWorkers(RuleBasedStateMachine):
     """Histories of two workers, a tick that reclaims runs, and an app that enqueues.
 
     :ivar names: the tasks; runs of the first are enqueued while a worker acts.
-    :ivar first: the tasks of the runs that are there at first.
+    :ivar first: the tasks of the runs that exist at first.
     :ivar kinds: how attempts end.
     """
 
@@ -168,7 +169,7 @@ class TwoWorkers(RuleBasedStateMachine):
     def new_worker(self) -> ModelWorker:
         return ModelWorker(self.state, f"host:{self.next_number()}", self)
 
-    # What happens
+    # Events
 
     @rule(
         name=NAMES,
@@ -244,7 +245,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.at_work for worker in self.workers))
     @rule(data=st.data(), kind=KINDS)
     def end(self, data: st.DataObject, kind: Any) -> None:
-        """A handler ends; its outcome is recorded with others, at the next statement."""
+        """A handler ends; its outcome is recorded with others, by the next statement."""
         worker = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
         self.end_one(worker, data.draw(st.sampled_from(worker.at_work)), kind)
 
@@ -257,7 +258,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @precondition(lambda self: any(worker.at_work for worker in self.workers))
     @rule(data=st.data(), kind=KINDS, works=st.booleans())
     def end_late(self, data: st.DataObject, kind: Any, works: bool) -> None:
-        """Handlers of a frozen worker end once a tick, and perhaps the other, has their runs."""
+        """Handlers of a frozen worker end after its runs were reclaimed, perhaps by the other."""
         late = data.draw(st.sampled_from([w for w in self.workers if w.at_work]))
         self.freeze_one(late)
         self.take_back()
@@ -354,10 +355,10 @@ class TwoWorkers(RuleBasedStateMachine):
         for run in self.runs.values():
             run.clock_steps(past.total_seconds())
 
-    # What a worker sends, and what comes between
+    # The statements of a worker, and the acts between them
 
     def send(self, worker: ModelWorker, fate: Fate | None, wanted: int, beside: bool) -> None:
-        """Record a worker's outcomes and claim; return the answer, if it comes."""
+        """Record a worker's outcomes and claim; keep the answer, if it comes."""
         outcomes = list(worker.outcomes.values())
         worker.sending = dict(worker.outcomes)
         answer = self.doing(
@@ -382,7 +383,7 @@ class TwoWorkers(RuleBasedStateMachine):
             assert (sent.id in answer.recorded) == (by == worker.name), (sent, kind)
 
     def doing(self, worker: ModelWorker, fate: Fate | None, act: Callable[[], T]) -> T | None:
-        """Let a worker act, under its fate; return None if it was killed, or knows nothing."""
+        """Let a worker act under its fate; return None if it was killed or its answer was lost."""
         worker.fate = fate
         try:
             return act()
@@ -426,7 +427,7 @@ class TwoWorkers(RuleBasedStateMachine):
         gone = psycopg.OperationalError("server closed the connection unexpectedly")
         raise OperationalError("COMMIT", {}, gone)
 
-    # What the tables may say then
+    # What the tables may contain
 
     def look(self, by: ModelWorker | None) -> None:
         """Compare the tables with the model, after *by* has acted."""

@@ -49,7 +49,7 @@ class Shop:
 
         @jobs.task(retry=retry)
         def spoil(order_id: int) -> None:
-            """Write, perform an effect, and fail: the write is lost, the effect is not."""
+            """Write, perform an effect, and fail: the write is lost, but the effect is not."""
             jobs.once(f"mail:{order_id}", self.mailed.append, order_id)
             db.session.get_one(Order, order_id).state = "spoiled"
             db.session.flush()

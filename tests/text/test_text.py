@@ -1,4 +1,4 @@
-"""Texts from outside, made safe to keep."""
+"""Texts from outside are made safe to store."""
 
 from __future__ import annotations
 

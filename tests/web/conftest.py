@@ -28,7 +28,7 @@ OWN = {"Sec-Fetch-Site": "same-origin"}
 
 @pytest.fixture(params=["sqlite"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite, unless marked: what pages read and do is tested below them on both databases."""
+    """The URL of an SQLite database, unless marked: other tests cover what pages read and do."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -98,7 +98,7 @@ class Pages(Rows):
         object.__setattr__(state_of(self.app).settings, "show_payload", False)
 
     def shows(self, path: str, *parts: str, hides: Sequence[str] = ()) -> str:
-        """Return the page at *path*, which has all of *parts*, and none of *hides*."""
+        """Return the page at *path*, after checking that it has all *parts* and none of *hides*."""
         page = self.text(path)
         assert [part for part in parts if part not in page] == [], path
         assert [part for part in hides if part in page] == [], path
@@ -109,7 +109,7 @@ class Pages(Rows):
         return self.client.post(path, data=form, headers=OWN)
 
     def said(self, answer: TestResponse) -> str:
-        """Return the message of an action's page, which shows it once."""
+        """Return the message of an action's page, and check that it is shown only once."""
         assert answer.status_code == 303
         page = self.get(answer.location).text
         assert 'role="status"' in page

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 
 class Form(NamedTuple):
-    """A form as one of its buttons sends it.
+    """A form, as one of its buttons sends it.
 
     :ivar page: the URL of the page that has it.
     :ivar method: ``get`` or ``post``.
@@ -35,7 +35,7 @@ class Form(NamedTuple):
 
 @dataclass
 class _Open:
-    """A form whose end has not been read."""
+    """A form that has not been read to its end."""
 
     attributes: dict[str, str]
     fields: list[tuple[str, str]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Reader(HTMLParser):
         self.page = page
         self.links: list[str] = []
         self._forms: list[_Open] = []
-        #: The boxes that stand outside their forms, by the form's id.
+        #: The boxes that are outside of their forms, by the form's id.
         self._outside: list[tuple[str, str, str]] = []
         self._open: _Open | None = None
         self._needs_one = False
@@ -58,7 +58,7 @@ class Reader(HTMLParser):
         self.feed(html)
 
     def forms(self) -> list[Form]:
-        """Return each form once for each of its buttons; all boxes outside are ticked."""
+        """Return each form once for each of its buttons, with all boxes outside of it ticked."""
         return [
             Form(
                 self.page,
@@ -118,14 +118,14 @@ def _own(button: dict[str, str]) -> list[tuple[str, str]]:
     return [(button["name"], button.get("value", ""))] if "name" in button else []
 
 
-#: Parameters that only change how a page looks.
+#: Parameters that only change the appearance of a page.
 _LOOKS = ("frames", "sort")
 #: The parameters of lists of runs that change which forms there are.
 _OF_RUNS = ("do", "picked", "status", "batch", "key", "task")
 
 
 class Crawl:
-    """All pages that can be reached from *start* below its path, of lists of runs one of a kind.
+    """All pages below the path of *start* that links lead to; one of each kind of run list.
 
     :ivar pages: the pages that were read, by their URLs.
     :ivar forms: the forms of all pages whose method is POST.

@@ -1,4 +1,4 @@
-"""What an operator does from the pages."""
+"""An operator's actions on the pages."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, sa
 
 
 def test_run_now_is_for_definitions(pages: Pages) -> None:
-    """The page offers no task without a schedule."""
+    """The page offers only tasks with a schedule."""
     assert pages.post("/jobs/definitions/run", name="break_down").status_code == 404
     assert pages.runs() == []
     pages.define("a name/with <all>")

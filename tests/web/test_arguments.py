@@ -31,7 +31,7 @@ def jobs(jobs: CronJobs) -> CronJobs:
 
 
 def sent(answer: TestResponse) -> dict[str, str]:
-    """Return what a browser sends for the form if nobody changes it."""
+    """Return what a browser sends for the unchanged form."""
     forms = Reader("", answer.text).forms()
     return dict(next(form.fields for form in forms if form.method == "post"))
 

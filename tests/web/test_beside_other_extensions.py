@@ -98,7 +98,7 @@ def test_an_operator_retries_with_the_pages_token(client: FlaskClient) -> None:
     without = retry()
     assert without.status_code == 400
     assert "CSRF" in without.text
-    assert 'href="/jobs/runs"' not in without.text  # The guard was not asked yet.
+    assert 'href="/jobs/runs"' not in without.text  # This answer comes before that of the guard.
     assert retry(csrf_token=match[1]).status_code == 303
 
 

@@ -1,4 +1,4 @@
-"""The pages in apps that have changed Flask: its templates, its context or its CSRF token."""
+"""The pages in apps that change Flask: its templates, its context or its CSRF token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jinja2 import StrictUndefined
 
 from .conftest import OWN, Pages
 
-#: The app's replacement for everything.
+#: The text that the app returns instead of everything.
 THEIRS = "theirs, not ours"
 #: The names that our templates use, and some that they do not.
 NAMES = ("say", "content", "zone", "now", "url_for", "message", "request", "range", "dict", "row")

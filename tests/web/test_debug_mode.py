@@ -84,7 +84,7 @@ def test_closed_to_others_whatever_they_say(
 def test_closed_to_a_forwarded_request_whatever_it_says(
     app: Flask, debug_client: FlaskClient
 ) -> None:
-    """`ProxyFix` replaces the peer with a header's value, which a client may have sent."""
+    """`ProxyFix` takes the peer from a header, which a client may have sent."""
     app.wsgi_app = ProxyFix(app.wsgi_app, x_for=1)  # type: ignore[method-assign]
     for peer, address in (("192.168.1.9", "127.0.0.1"), ("127.0.0.1", "192.168.1.9")):
         assert _statuses(debug_client, peer, **{"X-Forwarded-For": address}) == (403, 403)

@@ -1,4 +1,4 @@
-"""Who may see and who may act, on every route there is."""
+"""The rights that each route needs: who may see and who may act."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPEN = {"cronjobs.health", "cronjobs.static"}
 
 
 def _rules(app: Flask) -> Iterator[tuple[Rule, str]]:
-    """Yield every rule under the prefix, and each path that it matches, except other ids."""
+    """Yield every rule under the prefix with each path that it matches, but only one id."""
     values = {"run_id": 1, "filename": "pages.css"}
     adapter = app.url_map.bind("localhost")
     for rule in app.url_map.iter_rules():
@@ -254,11 +254,11 @@ def test_an_async_authorize_is_awaited_and_opens_nothing_if_that_is_not_possible
 
 
 def test_every_page_carries_the_headers(pages: Pages) -> None:
-    """This includes refusals of an action that is not posted, or that another site has sent."""
+    """This includes the refusal of an action that is not a POST, or comes from another site."""
     for rule, path in _rules(pages.app):
         right = RIGHTS[rule.endpoint]
         assert ("POST" in (rule.methods or ())) is (right in ("act", "token"))
-        if right == "token":  # Without its token it answers like a missing route.
+        if right == "token":  # Without its token, it answers like a missing route.
             continue
         for method in ("GET", "POST") if right == "act" else ("GET",):
             with pages.client.open(path, method=method) as answer:
@@ -288,7 +288,7 @@ FETCHES: list[tuple[str | None, str | None, int]] = [
     ("no-cors", "script", 403),
     ("navigate", "iframe", 403),
     ("navigate", "document", 200),
-    (None, None, 200),  # Old browsers and scrapers send none.
+    (None, None, 200),  # Old browsers and scrapers send no such header.
 ]
 
 
@@ -309,7 +309,7 @@ def test_another_site_can_link_to_a_page_and_cannot_fetch_it(pages: Pages, site:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "same-origin", "none", None])
 def test_another_site_cannot_open_a_search(pages: Pages, site: str | None) -> None:
-    """It could measure when the page arrives, even in a window that it has opened."""
+    """Another site could measure when the page arrives, even in a window that it has opened."""
     headers = {"Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     headers |= {"Sec-Fetch-Site": site} if site else {}
     status = 403 if site in ("cross-site", "same-site") else 200

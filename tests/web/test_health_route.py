@@ -1,4 +1,4 @@
-"""Public health requests cost little: one check at a time, for which few requests wait."""
+"""Public requests for health cost little: one check at a time, for which few requests wait."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def slow(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> Iterator[Slow]:
     """Checks of the health that wait until the test releases them."""
     slow = Slow(pages, monkeypatch)
     yield slow
-    slow.end()  # The app's connections are closed later: each check returns one.
+    slow.end()  # The app's connections are closed later, since each check returns one.
 
 
 def test_others_get_the_last_answer_while_one_looks(pages: Pages, slow: Slow) -> None:
@@ -83,7 +83,7 @@ def test_a_look_that_hangs_is_down_for_others_until_it_ends(
     pages.tick(5)
     slow.ask()
     assert slow.begun.acquire(timeout=10)
-    for _ in range(2):  # There is no last answer, so it is too old.
+    for _ in range(2):  # There is no last answer.
         began = time.monotonic()
         answer = pages.get("/jobs/health")
         assert (answer.status_code, answer.text) == (503, "down\n")

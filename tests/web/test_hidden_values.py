@@ -61,7 +61,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def filled(pages: Pages, told: list[str]) -> Pages:
-    """The pages of an app in which each text that has a place for a secret has one."""
+    """The pages of an app with a secret in each text that has a place for one."""
     declare(pages.jobs)
     with pages.app.app_context():
         enqueue(pages.jobs)
@@ -69,7 +69,7 @@ def filled(pages: Pages, told: list[str]) -> Pages:
         pages.jobs.tick()
         pages.jobs.run_now("keyed")
         pages.jobs.tick()
-    # The secret part of a claim's token, of a run that has failed before and is inside `once`.
+    # A run that has failed before and is inside `once`; the secret is in its claim's token.
     token = f"web-1:7:{SECRET}"
     run_id = pages.add("running", locked_by=token, attempts=2)
     pages.failure(run_id, 1, worker=token)
@@ -142,7 +142,7 @@ def test_a_hidden_value_is_not_found(filled: Pages) -> None:
 def test_a_search_for_a_hidden_key_reads_what_a_wrong_guess_reads(
     filled: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise its time would tell whether a guess is the whole of the key."""
+    """Otherwise the time of a search would tell whether a guess is the whole key."""
     reads: list[tuple[str, int]] = []
     rows_of = Reader.rows
 
@@ -171,7 +171,7 @@ class Card:
     password: dict[str, int]
 
 
-#: Annotations of today's code, of an argument of which all is hidden or not, and what is stored.
+#: An annotation in today's code, the argument's name, and the stored value, all or partly hidden.
 MISFITS: list[tuple[Any, str, Any]] = [
     (int, "note", f"password={SECRET}"),
     (dict[str, int], "password", {SECRET: "x"}),

@@ -1,4 +1,4 @@
-"""What machines ask: health, metrics, the tick by URL, and the ping."""
+"""The routes for machines: health, metrics, the tick by URL, and the ping."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TestTick:
     @pytest.mark.parametrize("method", ["GET", "POST"])
     @on_both
     def test_ticks_and_says_what_it_did(self, pages: Pages, method: str) -> None:
-        pages.rights.clear()  # The token is right enough.
+        pages.rights.clear()  # The token is enough of a right.
         run_id = pages.add("queued")
         answer = pages.client.open("/jobs/tick", method=method, headers=BEARER)
         assert answer.status_code == 200
@@ -144,7 +144,7 @@ class TestTick:
         @pages.jobs.task(retry=1)
         def look() -> None:
             contexts.append((has_request_context(), current_app._get_current_object()))  # type: ignore[attr-defined]
-            url_for("reset", _external=True)  # Refused, rather than by the caller's Host.
+            url_for("reset", _external=True)  # This is refused; it does not use the caller's Host.
 
         with pages.app.app_context():
             pages.jobs.enqueue("look", commit=True)

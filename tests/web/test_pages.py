@@ -1,4 +1,4 @@
-"""Status, Workers and the page of a schedule, by the questions that they answer; the shell."""
+"""Status, Workers and the page of a schedule, by the questions that they answer, and the shell."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_dead_runs_are_grouped_by_task_and_error(
 
 
 def test_group_that_is_retried_is_of_one_fingerprint(pages: Pages) -> None:
-    """Groups of an older version have no fingerprint, and are grouped by their type."""
+    """Groups of an older version have no fingerprint, and are grouped by their error type."""
     first, second = pages.add("dead", fingerprint="f1"), pages.add("dead", fingerprint="f2")
     old = pages.add("dead")
     form = {"task": "remind", "error_type": "ValueError"}
@@ -128,7 +128,7 @@ def test_a_schedule_shows_its_outcomes_and_its_next_slot(pages: Pages) -> None:
     assert cells.count('class="cell succeeded"') == 2
     assert cells.count('class="cell dead"') == 1
     assert legend.count('class="cell ') == 2
-    # UTC is the title; the zone of the pages is the app's.
+    # UTC is in the title; the pages use the app's zone.
     assert re.search(r'title="[^"]* 0[56]:00:00 UTC">\w+ 0[56]:00<', page)
 
 
@@ -177,7 +177,7 @@ def test_a_schedule_tells_its_runs_slots_and_task(pages: Pages) -> None:
 
 
 def test_a_schedule_says_what_is_wrong(pages: Pages) -> None:
-    # This uses the current time, not the time of collection.
+    # Use the current time, not the time of collection.
     ago = datetime.now(timezone.utc) - timedelta(minutes=2)
     wrong: list[tuple[dict[str, Any], str, str]] = [
         ({}, "good", "No runs yet"),

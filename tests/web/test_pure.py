@@ -69,7 +69,7 @@ def test_the_chart_fits_its_box_and_shows_the_seldom() -> None:
         assert high >= 1
         assert top >= 0
         assert top + high <= HEIGHT + 3
-        for number in (top, high):  # Each can be an attribute.
+        for number in (top, high):  # Each line can be an attribute.
             assert re.fullmatch(r"\d+(\.\d+)?", str(number))
     assert sum(bar.silent for bar in drawn.bars) == 19
 

@@ -106,7 +106,7 @@ def test_why_a_run_waits_and_how_long_it_took_have_columns_of_their_own(pages: P
     pages.shows("runs?status=queued", "<span>Why it waits</span><span></span>", f"#{later}<")
 
 
-# What a list is about
+# The subject of a list
 
 
 def test_a_batch_stands_above_its_runs(pages: Pages) -> None:

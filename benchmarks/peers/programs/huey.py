@@ -10,7 +10,7 @@ from huey import SqliteHuey
 
 from ..program import Program
 
-#: What huey is given. By itself it leaves to SQLite whether a commit is synced to the disk.
+#: The settings of huey's storage. By default, SQLite decides whether commits are synced to disk.
 OPTIONS: dict[str, dict[str, bool]] = {"": {}, "fsync": {"fsync": True}, "no": {"fsync": False}}
 
 

@@ -10,7 +10,7 @@ from ..program import Program
 class Ours(Program):
     """The app is in `ours_app`; the option is passed to ``flask jobs tick``.
 
-    ``commit`` lets the enqueue itself commit, where the session's commit follows otherwise.
+    The option ``commit`` makes the enqueue commit; otherwise the session's commit follows.
     """
 
     def prepare(self) -> None:

@@ -8,7 +8,7 @@ from ..program import Program
 
 
 class Routes(Program):
-    """What a command of Flask costs at least."""
+    """A command of Flask, to compare: any command costs at least as much."""
 
     def prepare(self) -> None:
         pass

@@ -26,7 +26,7 @@ def test_mapping_that_is_no_dict_is_taken_as_a_payload(jobs: CronJobs, db: SQLAl
 def test_one_broken_declaration_stops_no_other(
     jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The app's own limit is known at the tick only, not where the schedule is declared."""
+    """The app's own limit is known only at the tick, not when the schedule is declared."""
     too_large = {"text": "x" * 100_000}
     jobs.task(name="bad", schedule="* * * * *", payload=too_large)(lambda text: None)
     jobs.task(name="good", schedule="@yearly")(lambda: None)

@@ -124,7 +124,7 @@ def test_result_may_be_as_large_as_a_payload() -> None:
     assert kept_result("x" * (LIMIT - 1), SETTINGS, "task it, run 1") is None
 
 
-#: From 1e16 on, `repr` writes a float with an exponent.
+#: `repr` writes floats from 1e16 with an exponent.
 LARGE = [1e16, 1e22, -1e22, 1e23, 123456789012345680000.0, 1e308]
 SMALL = [1e15, 9999999999999998.0, 1.5, 1e-7, 1e-300, 0.0]
 
@@ -226,7 +226,7 @@ def test_refusal_of_long_keys_stays_short(payload: Any) -> None:
     assert len(str(refusal.value)) < 700
 
 
-# The fast way to the JSON text gives the thorough one's result, and refuses the same values
+# The fast encoder gives the same JSON text as the thorough one, and refuses the same values
 
 
 FEW_BYTES = 200
@@ -281,7 +281,7 @@ def test_limit_is_the_same_to_the_byte(size: int) -> None:
 
 @given(payload=st.dictionaries(st.sampled_from(["user_id", "week", "self", "more", "é"]), values))
 def test_names_alone_tell_right_arguments_from_wrong_ones(payload: dict[Any, object]) -> None:
-    """The names decide as the signature does, even if the handler takes any argument or none."""
+    """The check of names agrees with the signature, even for handlers with any arguments."""
     jobs = CronJobs()
 
     def some(user_id: int, *, week: str = "now") -> None: ...

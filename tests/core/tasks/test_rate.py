@@ -38,7 +38,7 @@ def test_odd_rate_is_never_exceeded() -> None:
 def test_no_window_has_more_than_its_rate_and_the_burst(
     burst: int, steps: list[tuple[int, str]]
 ) -> None:
-    """The rate holds whatever is given back, and if a claim takes its start late."""
+    """The rate holds even if starts are given back, and if a claim takes its start late."""
     rate = Rate(timedelta(milliseconds=600), burst)
     tat: datetime | None = None
     now, starts = START, list[datetime]()

@@ -25,7 +25,7 @@ def seen() -> list[Any]:
 
 @pytest.fixture(params=[False, True], ids=["plain", "async"])
 def report(jobs: CronJobs, seen: list[Any], request: pytest.FixtureRequest) -> Any:
-    """A task whose argument was once called ``date``, and whose ``copies`` was once a text."""
+    """A task whose argument was called ``date`` earlier, and whose ``copies`` was a text."""
 
     def plain(day: date, copies: int = 1) -> None:
         seen.append((day, copies))

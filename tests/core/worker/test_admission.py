@@ -147,7 +147,7 @@ def test_idle_worker_that_finds_none_of_a_kind_claims_any() -> None:
 
 
 def looks(admission: AsyncKinds, first: tuple[str, bool] | None) -> bool:
-    """Return whether *admission* checks which run is first in the queue; it is *first*."""
+    """Return whether *admission* asks which run is first in the queue; the answer is *first*."""
     starts: list[object] = []
 
     def look() -> tuple[str, bool] | None:

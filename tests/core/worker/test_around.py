@@ -1,4 +1,4 @@
-"""Context managers around handlers: what they see, and what their errors do."""
+"""Context managers around handlers: what they see, and the effects of their errors."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_work_and_success_are_committed_together(
 
 
 def plain(db: SQLAlchemy) -> None:
-    """Do nothing else."""
+    """Add nothing to the work."""
 
 
 def roll_back(db: SQLAlchemy) -> None:
@@ -121,7 +121,8 @@ def test_so_is_the_work_of_a_step(
     def work(holder: str = "locked_by") -> None:
         count(db)
         with db.engine.begin() as writer:
-            # A heartbeat writes like this, and so does another worker that has reclaimed the run.
+            # A heartbeat writes like this; with another holder, this is a worker that reclaimed the
+            # run.
             writer.execute(text(f"UPDATE job_runs SET locked_by = {holder}"))
         write(db, f"attempt {current_run.attempt}")
         if current_run.attempt == 1:

@@ -1,4 +1,4 @@
-"""What a handler with `atomic=True` may do to its transaction, short of committing it."""
+"""Handlers with `atomic=True` may use their transaction in any way except committing it."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def use(db: SQLAlchemy, bind: str, statement: str) -> None:
 def test_handler_that_reads_before_it_writes_does_not_mind_other_writers(
     jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """SQLite refuses to write in a transaction whose snapshot is outdated."""
+    """SQLite refuses a write if the transaction's snapshot is outdated."""
 
     def handler() -> None:
         db.session.scalars(text("SELECT label FROM work")).all()

@@ -1,4 +1,4 @@
-"""What a handler can read of its run's definition: its name, its zone, and the day there."""
+"""A handler can read its run's definition: the name, the zone, and the day in that zone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every interruption reaches the handler that it is meant for, and nothing else."""
+"""Every interruption reaches its own handler, and nothing else."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_handler_that_nothing_ends_is_warned_of_once_where_its_process_is_not_ou
 def test_keyboard_interrupt_of_the_handler_s_own_fails_like_any_other(
     app: Flask, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
-    """``flask jobs tick`` handles SIGINT, so a handler's KeyboardInterrupt is no pressed key."""
+    """``flask jobs tick`` handles SIGINT, so a handler's KeyboardInterrupt is no Ctrl-C."""
 
     enqueue(raising(KeyboardInterrupt()), retry=False, priority=1)
     enqueue(lambda: None)

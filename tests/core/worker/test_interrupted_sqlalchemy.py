@@ -1,4 +1,4 @@
-"""An interruption that hits SQLAlchemy between two of its steps breaks none of its promises."""
+"""An interruption between two steps of SQLAlchemy breaks none of its promises."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.marks import on_postgresql
 
 pytestmark = pytest.mark.usefixtures("context")
 
-#: Into how many parts the moments of a handler are divided; one of each is tried.
+#: The moments of a handler are divided into this many parts; one moment of each is tried.
 PARTS = 40
 
 
 class Base(DeclarativeBase):
-    """Of the test's own table."""
+    """The base class of the test's own table."""
 
 
 class Work(Base):
@@ -39,12 +39,12 @@ class Work(Base):
 
 
 class Moments:
-    """Interrupts the handler at work at one of the moments at which a signal can be heard.
+    """Interrupts the running handler at one of the moments at which Python handles signals.
 
-    That is where a function of SQLAlchemy's, or one that it calls, is entered or has returned.
+    These are the calls and the returns of SQLAlchemy's functions, and of those that they call.
 
-    :ivar seen: how many there were.
-    :ivar interrupted: whether it has interrupted the handler.
+    :ivar seen: how many moments there were.
+    :ivar interrupted: whether the handler was interrupted.
     """
 
     def __init__(self) -> None:
@@ -60,12 +60,13 @@ class Moments:
         identity = current_run.claim.identity
 
         def hear(frame: FrameType, event: str, argument: object) -> None:
-            # Python hears a signal when a call returns, never just before that of a function in C:
-            # raised there, a lock would not be let go of by its `__exit__`.
+            # Python handles a signal when a call returns, but never just before a call of a
+            # function in C. An exception there could prevent the `__exit__` of a lock, which would
+            # stay locked.
             if event == "c_call":
                 return
             self.seen += 1
-            # To ask each frame for SQLAlchemy would take most of the test's time.
+            # Checking each frame would take most of the test's time.
             if 0 < number <= self.seen and is_in_sqlalchemy(frame):
                 sys.setprofile(None)
                 self.interrupted = True
@@ -88,11 +89,11 @@ def is_in_sqlalchemy(frame: FrameType | None) -> bool:
 
 
 def work(db: SQLAlchemy) -> None:
-    """What an ORM is used for: a flush, a query, rows one by one, a savepoint."""
+    """Use the ORM: a flush, a query, rows one by one, and a savepoint."""
     db.session.add(Work(number=1))
     db.session.flush()
     assert db.session.scalars(select(Work).limit(50)).all()
-    # Where psycopg's cursor is interrupted, it warns, though it ends with its transaction.
+    # If psycopg's cursor is interrupted, it warns, although it ends with its transaction.
     one_by_one = {"yield_per": 1} if db.engine.dialect.name == "sqlite" else {}
     for row in db.session.scalars(select(Work), execution_options=one_by_one):
         row.number += 1
@@ -108,7 +109,7 @@ def work_and_commit(db: SQLAlchemy) -> None:
 
 
 def is_locked(db: SQLAlchemy) -> bool:
-    """Whether somebody has a lock, be it only to read, that stays."""
+    """Return whether a lock is held, even if only by a reader."""
     if db.engine.dialect.name != "sqlite":
         return False
     path = db.engine.url.database or ""
@@ -122,7 +123,7 @@ def is_locked(db: SQLAlchemy) -> bool:
 
 @pytest.fixture
 def points(request: pytest.FixtureRequest) -> int:
-    """How many moments are tried."""
+    """The number of moments to try."""
     return int(getattr(request, "param", PARTS))
 
 
@@ -162,7 +163,7 @@ def test_interruption_inside_sqlalchemy_ends_the_run_and_leaves_nothing(
     step = max(1, moments.seen // points)
     tried = range(1, moments.seen, step)
     it.using(commit=True).enqueue_many({"number": number} for number in tried)
-    # A profiled run takes 0.1 s on a busy machine, so all together take longer than a tick has.
+    # A profiled run takes 0.1 s on a busy machine, so all runs take longer than a usual budget.
     jobs.tick(budget=600)
     assert len(not_reached) <= len(tried) / 20
     timed_out = len(tried) - len(not_reached)
@@ -178,7 +179,10 @@ def test_interruption_inside_sqlalchemy_ends_the_run_and_leaves_nothing(
 def test_interruption_of_a_pipeline_breaks_no_later_run(
     jobs: CronJobs, db: SQLAlchemy, moment: tuple[str, str]
 ) -> None:
-    """psycopg has one for several rows at once. Its connection stayed in that mode, in its pool."""
+    """psycopg sends several rows in a pipeline.
+
+    An interrupted connection stayed in that mode when it returned to its pool.
+    """
     Base.metadata.create_all(db.engine)
     heard: list[str] = []
 

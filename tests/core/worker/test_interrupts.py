@@ -1,4 +1,4 @@
-"""Interruptions of a handler from outside, which hit only the intended handler."""
+"""Interruptions of a handler from outside, which reach only that handler."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.clock import Clock
 from tests.leases import EndlessLeases
 
 LONG = 60.0
-#: This is where a signal is handled that comes just after the handler has ended.
+#: A signal that comes just after the handler has ended is handled here.
 DISARMING = cast("FrameType", SimpleNamespace(f_code=HandlerInterrupter.disarm.__code__))
 
 
@@ -58,7 +58,7 @@ def interrupter() -> Iterator[HandlerInterrupter]:
 
 @pytest.fixture
 def armed(interrupter: HandlerInterrupter, claim: Claim) -> HandlerInterrupter:
-    """Return an interrupter for a handler of *claim*, which may take long."""
+    """Return an interrupter that watches a handler of *claim* with a long timeout."""
     interrupter.arm(at_work(claim, LONG))
     return interrupter
 
@@ -157,7 +157,7 @@ def test_timer_that_fires_between_runs_stops(interrupter: HandlerInterrupter) ->
 def test_timer_that_a_handler_has_changed_is_set_again(
     armed: HandlerInterrupter, monkeypatch: pytest.MonkeyPatch, seconds: int
 ) -> None:
-    monkeypatch.setattr(interrupts_module, "SHORT_SECONDS", 0.0)  # However fast the machine is.
+    monkeypatch.setattr(interrupts_module, "SHORT_SECONDS", 0.0)  # Even on a fast machine.
     signal.alarm(seconds)
     armed.disarm()
     ends_in_time(armed)
@@ -387,7 +387,7 @@ def test_interruption_that_hits_sqlalchemy_is_raised_when_it_returns(
 def test_interruption_that_hits_the_way_to_the_pool_is_raised_when_sqlalchemy_returns(
     interrupter: HandlerInterrupter, claim: Claim, module: str
 ) -> None:
-    """However soon the handler ends then, and whoever is asked on that way."""
+    """This holds even if the handler ends at once, for each module on the way to the pool."""
     done: list[str] = []
 
     def reset() -> None:
@@ -505,7 +505,7 @@ def test_run_that_ends_before_sqlalchemy_returns_leaves_no_tracer(
     assert pending() == 0
 
 
-# The watchdog: shortened for the run at work, and extended when that run has ended
+# The watchdog: shortened for the running handler, and extended after its run
 
 
 LEASE = 100.0

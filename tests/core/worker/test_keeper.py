@@ -1,4 +1,4 @@
-"""The keeper keeps what it has to record, and continues after errors beside it."""
+"""The keeper does not lose what it has to record, and continues after errors elsewhere."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, enqueue: E
 def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
     jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy host every tick may be this slow: then no run would ever begin."""
+    """On a busy host, every tick may be this slow. Otherwise no run would ever begin."""
     slow = "flask_cronjobs.core.tick.sync_definitions"
     monkeypatch.setattr(slow, lambda *args: time.sleep(0.05))
     enqueue(lambda: time.sleep(0.05), [{}] * 3)

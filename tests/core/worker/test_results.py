@@ -95,7 +95,7 @@ def test_result_that_raises_is_not_kept_and_the_run_succeeds(
     case: str,
     atomic: bool,
 ) -> None:
-    """So is one that is no JSON, or too large. The first caller of `once` has it all the same."""
+    """The same holds for one that is no JSON, or too large. The caller of `once` gets it anyway."""
     result = UNKEPT[case]
     run = perform(lambda: result, atomic=atomic)
     assert (run.status, run.result) == ("succeeded", None)

@@ -101,7 +101,7 @@ class OwnDelay(RetryLater):
     delay = 3600
 
     def __init__(self) -> None:
-        """Set the delay in another way."""
+        """Compute the delay in another way."""
 
 
 class Remote(Exception):
@@ -154,7 +154,7 @@ def test_exception_that_cannot_be_read_is_a_failure_and_others_go_on(
 
 
 def refuse(attempt: int, error: BaseException) -> float | None:
-    """Retry nothing."""
+    """Allow no retry."""
     assert (attempt, str(error)) == (1, "broken")
     return None
 
@@ -229,7 +229,7 @@ async def async_lines() -> AsyncIterator[None]:
 def test_body_that_nobody_ran_is_a_failure(
     perform: Any, handler: Any, what: str, atomic: bool
 ) -> None:
-    """A plain decorator returns the coroutine, so no line of it has run."""
+    """A plain decorator returns the coroutine, so no line of the handler has run."""
     run = perform(handler, atomic=atomic)
     assert (run.status, run.error_type) == ("dead", "TypeError")
     assert run.last_error.startswith(f"The handler returned {what}, so none of its lines ran.")

@@ -1,4 +1,4 @@
-"""SQLite: the ways in which an app's driver begins transactions, and what must hold in each."""
+"""SQLite: an app's driver may begin transactions in several ways; jobs work with each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def listen_and_send_begin(engine: Engine) -> None:
 
 
 def send_begin_immediate(engine: Engine) -> None:
-    """Apply the recipe of apps that would rather wait at the start."""
+    """Apply the recipe of apps that prefer to wait at the start of a transaction."""
     event.listen(engine, "connect", lambda driver, record: setattr(driver, "isolation_level", None))
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
 
@@ -60,9 +60,9 @@ pytestmark = [on_sqlite, pytest.mark.usefixtures("table")]
 
 @pytest.fixture
 def jobs(app: Flask, db: SQLAlchemy, way: Callable[[Engine], None]) -> CronJobs:
-    """The extension, its tables made as `flask jobs admin init` makes them.
+    """The extension, with tables as `flask jobs admin init` makes them.
 
-    The driver of its app begins transactions in the way of the parameter.
+    The parameter decides how the driver of its app begins transactions.
     """
     with app.app_context():
         way(db.engine)

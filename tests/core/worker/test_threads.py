@@ -1,4 +1,4 @@
-"""How a worker's threads take turns, and pass on what they have."""
+"""How a worker's threads alternate, and pass runs to each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flask_cronjobs.core.worker.held_runs import HeldRuns, Leases
 
 
 def test_collecting_without_a_pause_never_waits() -> None:
-    """On Python 3.10, one call in some thousands waited forever, and the whole worker with it."""
+    """On Python 3.10, one call in some thousands waited forever, and so did the whole worker."""
 
     def collect() -> None:
         for _ in range(50_000):

@@ -1,4 +1,4 @@
-"""What receivers of signals and the log get of the exception that ended an attempt."""
+"""The exception that ended an attempt, as receivers of signals and the log get it."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
 def test_what_the_database_layer_makes_of_a_timeout_is_a_timeout(
     perform: Callable[..., JobRun], error: Exception, told: str, atomic: bool, is_async: bool
 ) -> None:
-    """In the middle of a flush, SQLAlchemy raises an error about its own state instead."""
+    """A timeout in the middle of a flush makes SQLAlchemy raise an error about its own state."""
 
     def flush() -> None:
         try:

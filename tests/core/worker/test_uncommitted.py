@@ -148,7 +148,7 @@ def test_nothing_is_said_if_nothing_is_lost(
     perform: Callable[..., JobRun], db: SQLAlchemy, do: Do, caplog: pytest.LogCaptureFixture
 ) -> None:
     for options in ({}, {"name": "atomic", "atomic": True}):
-        work = core if options and do is commit else do  # This commits by itself.
+        work = core if options and do is commit else do  # An atomic handler commits without help.
         run = perform(lambda work=work: work(db), **options)
         assert (run.status, run.last_error, run.error_type) == ("succeeded", None, None)
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
@@ -230,11 +230,11 @@ def test_tick_says_which_runs_it_cannot_see(
 
 
 def test_each_app_is_watched_though_one_that_is_gone_had_its_place(engine: Engine) -> None:
-    """As in the tests of an app, which make one app after the other."""
+    """Tests, for example, make one app after the other."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE work (label text)"))
     token = at_work.set(cast(CurrentRun, object()))
-    gc.disable()  # What SQLAlchemy notes of the one that is gone stays until a collection.
+    gc.disable()  # A collection could remove what SQLAlchemy still has of the earlier app.
     try:
         for _ in range(3):
             made = sessionmaker(engine)

@@ -45,7 +45,7 @@ def books(state: State) -> Iterator[Bookkeeping]:
 
 @pytest.fixture
 def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
-    """The claims of a worker that is idle, since it has found nothing."""
+    """The claims of a worker that is idle, since it found nothing to claim."""
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
     claims.claim([], 1, idle=True)
@@ -127,7 +127,7 @@ def test_idle_worker_mends_what_somebody_died_before_opening(
 def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
     jobs: CronJobs, state: State, books: Bookkeeping
 ) -> None:
-    """No worker mends."""
+    """No worker is idle, so none mends."""
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
@@ -314,7 +314,7 @@ def test_outcome_sent_again_is_not_taken_for_the_one_that_a_tick_recorded(
     app: Flask, state: State, db: SQLAlchemy, books: Bookkeeping, claims: WorkerClaims, losing: Any,
     is_reclaimed: bool,
 ) -> None:  # fmt: skip
-    """While the worker could not reach the database, a tick recorded that it was lost."""
+    """While the worker could not reach the database, a tick recorded that the worker was lost."""
     run_id = Rows(db.engine).run("queued", job_type="it", max_attempts=3)
     (claim,) = claims.claim([], 1, idle=True).claims
     own = outcome(claim, "failed", error_type="ValueError")
@@ -337,7 +337,7 @@ def test_outcome_sent_again_is_not_taken_for_the_one_that_a_tick_recorded(
 def test_run_that_was_given_back_has_given_its_key_up(
     app: Flask, db: SQLAlchemy, claims: WorkerClaims, sent: list[str]
 ) -> None:
-    """A claim counts as the beginning: a worker that gives a run back cannot know better."""
+    """A claim counts as the beginning, since a worker that gives a run back cannot know better."""
     waiting: dict[str, Any] = {"unique_while": "waiting", "idempotency_key": "key"}
     run_id = Rows(db.engine).run("queued", job_type="it", **waiting)
     (claim,) = claims.claim([], 1, idle=True).claims
@@ -399,7 +399,7 @@ def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
 def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each run of the key costs a vain claim; then the worker rests for ten times as long."""
+    """Each run of the key costs a claim that finds nothing; then the worker rests much longer."""
     now = 0.0
     monkeypatch.setattr(claims_module, "time", SimpleNamespace(monotonic=lambda: now))
     locked = LockedRuns()

@@ -1,4 +1,4 @@
-"""A batch ends once, when its last member has ended, whoever finishes at the same time."""
+"""A batch ends once, when its last member has ended, even if several finish at the same time."""
 
 from __future__ import annotations
 

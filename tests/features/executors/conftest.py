@@ -1,4 +1,4 @@
-"""A queue whose runs an executor of the tests executes."""
+"""A queue whose runs the tests' executor executes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.features.executors.threads import Threads
 
 @pytest.fixture
 def executor(app: Flask) -> Iterator[Threads]:
-    """The executor of the queue ``far``, which keeps what it gets until `deliver`."""
+    """The executor of the queue ``far``, which keeps runs until `deliver` is called."""
     threads = Threads(app, keep=True)
-    app.config["CRONJOBS_LEASE"] = 600  # No thread may end while a test runs.
+    app.config["CRONJOBS_LEASE"] = 600  # Let no thread end while a test runs.
     yield threads
     threads.close()
     forget_kept_connections()

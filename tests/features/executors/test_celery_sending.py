@@ -1,4 +1,4 @@
-"""Celery's messages go to Redis together, also over a connection that Redis has closed."""
+"""Celery's messages are sent to Redis together, even if Redis has closed the connection."""
 
 from __future__ import annotations
 

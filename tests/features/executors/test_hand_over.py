@@ -182,7 +182,7 @@ def test_a_queue_that_is_worked_on_gets_more_than_the_limit_in_one_tick(
 def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
     far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a busy host every tick may be this slow: then no run would ever begin."""
+    """On a busy host, every tick may be this slow. Otherwise no run would ever begin."""
     slow = "flask_cronjobs.core.tick.sync_definitions"
     monkeypatch.setattr(slow, lambda *args: time.sleep(0.05))
     far.enqueue()

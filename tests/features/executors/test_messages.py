@@ -29,7 +29,7 @@ from tests.postgres import Server
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget what this process has warned of in the last minute."""
+    """Forget the warnings of this process in the last minute."""
     monkeypatch.setattr(executor_worker, "_refused", Throttle())
 
 
@@ -207,7 +207,7 @@ def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
         state_of(each).pids[:] = [0]  # This simulates apps that another process made.
         with each.app_context():
             engine = each.extensions["sqlalchemy"].engine
-            engine.dispose()  # Nothing else closes what is forgotten here.
+            engine.dispose()  # Nothing else would close the forgotten connections.
             before = engine.pool
             perform(1, "gone")
             assert engine.pool is not before
@@ -217,7 +217,7 @@ def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
 def test_messages_whose_tokens_are_gone_make_one_connection(
     far: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a broker was away, hundreds of them may come before the first good one."""
+    """After an outage of the broker, hundreds of them may come before the first good one."""
     calls: list[None] = []
 
     def count(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A worker of Celery with older code than the ticks does not stop its queue."""
+"""A Celery worker with older code than the ticks does not stop its queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.rows import ago, statuses
 
 @pytest.fixture
 def old_app(app: Flask) -> Iterator[Flask]:
-    """The same app before the task ``far`` was added."""
+    """The app as it was before the task ``far`` was added."""
     old, db = Flask("old"), SQLAlchemy()
     old.config.update(SQLALCHEMY_DATABASE_URI=app.config["SQLALCHEMY_DATABASE_URI"])
     db.init_app(old)

@@ -36,7 +36,7 @@ class Ledger:
 def assert_it_gives_way(
     first: int, second: int, ledger: Ledger, executor: Threads, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """Check a second run that waits in the broker, after the first has come back."""
+    """Check that a second run in the broker lets the first one begin, which has come back."""
     assert [run.id for run in executor.sent] == [second]
     executor.deliver(executor.sent[0])
     assert executor.results() == [None]
@@ -80,7 +80,7 @@ def test_a_handed_run_gives_way_to_an_earlier_one_that_is_committed_late(
 def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
     executor: Threads, jobs: CronJobs, db: SQLAlchemy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker that ended that one looked before the claim was committed, and found nothing."""
+    """The worker of the earlier run checked before the claim's commit, and found nothing."""
     ledger = Ledger(jobs)
     first, second = ledger.book.using(commit=True).enqueue_many([{}, {}])
     jobs.tick()

@@ -286,7 +286,7 @@ class TestPing:
 
 
 class TestPingOfTicks:
-    """With ``CRONJOBS_PING_URL``, a tick that did its work pings, and silence is the alarm."""
+    """With ``CRONJOBS_PING_URL``, each tick that did its work pings; silence means an alarm."""
 
     @pytest.fixture
     def app(self, app: Flask, monitor: Monitor) -> Flask:

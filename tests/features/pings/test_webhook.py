@@ -1,4 +1,4 @@
-"""A webhook reports what begins to need attention, and what ends."""
+"""A webhook reports each problem when it begins and when it ends."""
 
 from __future__ import annotations
 

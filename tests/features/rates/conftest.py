@@ -1,3 +1,3 @@
-"""The executor of the tests, whose runs may have a rate, too."""
+"""The tests' executor, whose runs may also have a rate."""
 
 from tests.features.executors.conftest import executor as executor

@@ -1,4 +1,4 @@
-"""Runs at a rate, and the failpoints on their way, for `tests/process/test_failpoints.py`."""
+"""Runs at a rate, and the failpoints that they pass, for `tests/process/test_failpoints.py`."""
 
 from __future__ import annotations
 

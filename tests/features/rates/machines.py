@@ -76,7 +76,7 @@ class RateMachine(StoreMachine):
         return chosen
 
     def may_begin(self, run: ModelRun) -> bool:
-        """Whether nothing of its concurrency key comes before it, or is at work."""
+        """Return whether no run of its concurrency key comes before it or is running."""
         (id_,) = (id_ for id_, each in self.runs.items() if each is run)
         return self.model.comes_first(id_) and not self.model.is_busy(run.concurrency)
 
@@ -92,7 +92,7 @@ class RateMachine(StoreMachine):
 
     @rule(number=st.integers(1, 4), released=st.booleans())
     def begin_at_rate(self, number: int, released: bool) -> None:
-        """Take all starts, and perhaps release the runs: their starts stay taken."""
+        """Take all starts, and perhaps release the runs; their starts stay taken."""
         self.open_starts()
         for _ in range(number):
             for claim in self.claimed(1, idle=True):
@@ -119,7 +119,7 @@ class RateMachine(StoreMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), hours=st.integers(0, 2))
     def hold_back(self, data: st.DataObject, hours: int) -> None:
-        """Any claim ever made asks to hold the key back; only its run's holder succeeds."""
+        """Any claim ever made tries to hold the key back; only its run's holder may."""
         claim = data.draw(st.sampled_from(self.held))
         is_heard = self.holds(claim) and self.runs[claim.id].rate is not None
         self.holds_rate = True
@@ -172,7 +172,7 @@ class MixedRateMachine(MixedMachine, RateMachine):
 
 
 class TwoWorkersAtARate(TwoWorkers):
-    """Two workers, most of whose runs have a rate of two at once and one an hour."""
+    """Two workers; most of their runs have a rate of one an hour, with two at once."""
 
     names = ("limited", "plain")
     first = ("limited", "limited", "limited", "plain")
@@ -184,9 +184,9 @@ class TwoWorkersAtARate(TwoWorkers):
         self.rated: set[Identity] = set()
         """The claims at a rate."""
         self.unspent: set[Identity] = set()
-        """Those that have not taken a start."""
+        """The claims at a rate that have not taken a start."""
         self.begun: dict[Identity, datetime] = {}
-        """When those that have begun were claimed."""
+        """When the claims at a rate that have begun were made."""
         self.tat: datetime | None = None
         self.holds = False
         """Whether an outcome that was just recorded holds the key back."""
@@ -225,7 +225,7 @@ class TwoWorkersAtARate(TwoWorkers):
             self.unspent.add((row.id, row.locked_by))
 
     def look(self, by: ModelWorker | None) -> None:
-        """And check that the key only moves forward, by starts of claims or an outcome's delay."""
+        """Compare, and check that the key only moves forward, by starts or an outcome's delay."""
         self.holds = False
         super().look(by)
         before, self.tat = self.tat, self.stored_tat()

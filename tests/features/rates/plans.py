@@ -9,7 +9,7 @@ from flask_cronjobs.features.rates import rates
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, outcome
 
-#: How many statements these are.
+#: The number of these statements.
 STATEMENTS = 7
 
 

@@ -1,4 +1,4 @@
-"""What the soak does at a rate, and the check that the rate holds."""
+"""The soak's task with a rate, and the check that the rate holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flask_cronjobs import current_run
 from flask_cronjobs.models import JobRun
 from tests.soak.history import History, Said
 
-#: So many attempts of a rate key may begin in this time, in seconds, and so many more at once.
+#: The attempts of a rate key that may begin in this time, in seconds, and at once.
 RATE = (10, 1.0, 3)
 KINDS = 3 * ["rated"]
 PAYLOADS: dict[str, Callable[[Random], dict[str, object]]] = {
@@ -26,7 +26,7 @@ def declare() -> None:
     def rated(key: str) -> dict[str, object]:
         """Begin at a rate; at times fail."""
         run = db.session.get_one(JobRun, current_run.id)
-        # What an executor begins took its slot before.
+        # A run of an executor took its start earlier, when it was handed on.
         has_slot = run.locked_by == current_run.claim.token and BROKER not in os.environ
         started = run.started_at.timestamp() if has_slot and run.started_at else None
         db.session.rollback()
@@ -37,14 +37,14 @@ def declare() -> None:
 
 
 def rates_hold(history: History) -> Iterator[str]:
-    """No window of a rate key has more attempts than its length allows, and the burst."""
+    """No window of a rate key has more attempts than its length and the burst allow."""
     number, seconds, burst = RATE
     times: dict[str, list[float]] = {}
     for line in history.said:
         if line.what == "begun" and line.started is not None and line.key is not None:
             times.setdefault(line.key, []).append(line.started)
     for key, starts in times.items():
-        # How long after attempts at the rate alone each began; the most that it was until then.
+        # How much later than at an even rate each began, and the maximum of this so far.
         behind = most = float("-inf")
         for place, at in enumerate(sorted(starts)):
             behind = at - place * seconds / number
@@ -55,14 +55,14 @@ def rates_hold(history: History) -> Iterator[str]:
 
 
 def _rated(faster: float) -> list[Said]:
-    """Return attempts of a rate key that are too fast for so long that it shows."""
+    """Return attempts of a rate key that are too fast, for so long that the check must see it."""
     number, seconds, _ = RATE
     times = (100 + n * seconds / number / faster for n in range(300))
     return [Said("begun", 6, 200, 1, "", "rate:2", 1, at) for at in times]
 
 
 CHECKS = (rates_hold,)
-#: What the trace of a lawful history may also say, and what it may not.
+#: Changes of a lawful history's trace that are allowed, and others that are not.
 LAWFUL = {"a rate to the full": _rated(1)}
 CORRUPTIONS = {
     "rates_hold": {

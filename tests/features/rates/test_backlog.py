@@ -1,4 +1,4 @@
-"""A look for starts costs the same, however many runs wait."""
+"""Checking for starts costs the same, however many runs wait."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_rate_goes_on_after_a_clock_that_was_ahead(
 def test_runs_are_handed_on_at_their_rate(
     executor: Threads, context: None, jobs: CronJobs, db: SQLAlchemy
 ) -> None:
-    """A run that has begun there can hold the whole key back."""
+    """A run that an executor began can hold the whole key back."""
     starts: list[int] = []
 
     @jobs.task(queue="far", rate="1/minute", burst=2)

@@ -1,4 +1,4 @@
-"""What a worker claims of tasks with a rate, and which starts that takes."""
+"""The runs with a rate that a worker claims, and the starts that these claims take."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_start_that_was_taken_is_never_given_back(
 def test_run_at_a_rate_is_claimed_only_when_it_can_begin_at_once(
     jobs: CronJobs, state: State, books: Bookkeeping
 ) -> None:
-    """Never ahead, behind another run."""
+    """It is never claimed ahead, while another run is running."""
     jobs.task(name="limited", rate="1/hour", burst=9)(lambda: None)
     jobs.task(name="it")(lambda: None)
     limited = jobs.enqueue("limited", commit=True).id
@@ -66,7 +66,7 @@ def test_run_at_a_rate_is_claimed_only_when_it_can_begin_at_once(
 def test_late_outcome_holds_no_rate_key_back(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping
 ) -> None:
-    """Its worker was frozen past its lease, and another has done the run."""
+    """Its worker was frozen past its lease, and another one has done the run."""
     jobs.task(name="limited", rate="100/s")(lambda: None)
     run = jobs.enqueue("limited", commit=True)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
@@ -101,7 +101,7 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
     db: SQLAlchemy, jobs: CronJobs, state: State, books: Bookkeeping,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """And takes other keys meanwhile."""
+    """It takes runs of other keys meanwhile."""
     now = [1000.0]
     monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     spent: list[object] = []

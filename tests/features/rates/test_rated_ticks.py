@@ -147,7 +147,7 @@ def test_run_without_a_start_that_its_key_lets_go_hands_the_turn_on(
     assert jobs.tick().succeeded == 1
     for account in "ab":
         send.using(commit=True).enqueue(account)
-    # As if both had met a full key while each had a start, and that of "a" was taken by another.
+    # This is as if both had found the key full while they had starts, and that of "a" is now gone.
     db.session.execute(text("UPDATE job_runs SET gate = 'keys' WHERE status = 'queued'"))
     db.session.commit()
     assert jobs.tick(budget=10).succeeded == 1

@@ -74,7 +74,7 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
 
 
 def test_all_that_a_claim_takes_moves_each_key_once(kit: Kit) -> None:
-    """One statement moves the keys, and its rows say which ones."""
+    """One statement moves the keys, and returns which ones."""
     for key in "abc":
         kit.runs(2, rate_key=key)
     rate = HUNDRED._replace(burst=2)

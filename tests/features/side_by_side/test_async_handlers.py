@@ -359,7 +359,7 @@ def test_once_in_handlers_side_by_side(jobs: CronJobs, db: SQLAlchemy, enqueue: 
 def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first attempt has lost its lease and continues; both end at once."""
+    """The first attempt has lost its lease but continues; both end at once."""
     attempts: list[int] = []
     ended: list[tuple[str, int]] = []
     collect = HeldRuns.collect

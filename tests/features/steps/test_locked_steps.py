@@ -24,7 +24,7 @@ from tests.rows import the_run
 Tick = Callable[[], TickReport]
 pytestmark = pytest.mark.usefixtures("table")
 
-#: When an open transaction ends without help, in seconds, so that no fault hangs the tests.
+#: After how many seconds an open transaction ends by itself, so that no fault hangs the tests.
 LONG = 15.0
 ROW = "SELECT id FROM job_runs WHERE id = 1 FOR UPDATE"
 SIGNAL = (
@@ -125,7 +125,7 @@ def test_a_step_whose_row_is_locked_can_be_interrupted(
         locker.lock(SIGNAL)
         jobs.wait("approved", 60)
 
-    def end(*_: object) -> None:  # From then on, its outcome can be written.
+    def end(*_: object) -> None:  # From now on, its outcome can be written.
         locker.ended.set()
 
     event.listen(db.session.session_factory.class_, "after_soft_rollback", end)

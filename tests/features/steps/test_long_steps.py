@@ -31,9 +31,9 @@ def test_heartbeats_go_on_while_a_step_works(
     state: State, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue,
     monkeypatch: pytest.MonkeyPatch, writes: str,
 ) -> None:  # fmt: skip
-    """Nobody has locked the run's row. On SQLite, a writer locks out everybody."""
+    """The run's row is not locked. On SQLite, one writer locks out all others."""
     object.__setattr__(state.settings, "lease", 2)
-    # A lease of usual length would behave like this; both times here are short.
+    # Both times are short here; a usual lease would behave the same.
     monkeypatch.setattr(connection, "SQLITE_BUSY_SECONDS", 0.1)
     monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0.1)
     leases: list[Any] = []

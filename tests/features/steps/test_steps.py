@@ -67,7 +67,7 @@ def test_a_step_that_has_ended_is_not_called_again(
 def test_a_step_writes_its_row_and_looks_at_its_run_behind_its_work_and_nothing_before(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform
 ) -> None:
-    """Everything is in the transaction of the work; earlier attempts' steps were read once."""
+    """All is in one transaction with the work; earlier attempts' steps were read once before."""
     ops: list[object] = []
 
     def see(_: object, __: object, statement: str, *rest: object) -> None:

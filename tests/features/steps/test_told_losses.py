@@ -39,7 +39,7 @@ IN_ORDER: list[Any] = [[1, 2, 3], ["a", "B"], ["10", "9"], [[1, "b"], [2, "a"]],
 def test_ids_that_do_not_ascend_are_refused(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, chunks: list[Any], told: str | None
 ) -> None:
-    """Others would be skipped. The order of texts is the database's, so it is not guessed."""
+    """Other ids would be skipped. Texts have the database's order, so theirs is not guessed."""
 
     def find(after: Any) -> list[Any]:
         if after is None:
@@ -66,7 +66,7 @@ def test_ids_that_do_not_ascend_are_refused(
 def test_texts_in_an_order_of_the_database_s_own_are_judged_by_the_function(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform, is_ordered: bool, is_async: bool
 ) -> None:
-    """If Python has another order, the function is asked what follows the first id of a chunk."""
+    """If Python orders them differently, the function is asked what follows a chunk's first id."""
     order = "lower(name)" if is_ordered else "number"
     db.session.execute(text("CREATE TABLE people (number integer, name text)"))
     for number, name in enumerate(["Dan", "al", "Cy", "bo", "Eve", "fay"]):

@@ -86,7 +86,7 @@ def test_the_time_of_a_sleep_begins_once(
 def test_a_run_says_what_it_waits_for_whatever_was_before(
     db: SQLAlchemy, jobs: CronJobs, state: State, tick: Tick, enqueue: Enqueue
 ) -> None:
-    """After a failed attempt it sleeps; after another one it only waits for its retry."""
+    """It sleeps after a failed attempt; after another failure it only waits for its retry."""
     fails = [True, False, True]
 
     def remind() -> None:
@@ -135,7 +135,7 @@ def test_a_signal_lets_the_run_go_on_that_waits_for_it(
 def test_a_signal_may_come_before(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
-    """A signal does not make a run due that does not wait for it."""
+    """A signal does not make a run due that is not waiting for it."""
     (run_id,) = enqueue(waits(jobs))
     db.session.execute(update(JobRun).values(run_at=now() + HOUR, idempotency_key="order 7"))
     assert jobs.signal("order 7", "approved")

@@ -44,7 +44,7 @@ class Order:
 
 @dataclass
 class Parcel:
-    """A class that names a type which does not exist yet."""
+    """A class that names a type that does not exist yet."""
 
     size: NotYet
 
