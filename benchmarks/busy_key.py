@@ -1,7 +1,7 @@
 """Measure whether 10,000 waiting runs of one concurrency key slow down other claims.
 
-Also measure the same beside 10,000 keys with a strict order. The first run of each is running, waits
-for its retry, or is dead, and ten more runs wait for it.
+Also measure the same beside 10,000 keys with a strict order. The first run of each key is running,
+waits for its retry, or is dead, and ten more runs wait for it.
 
     python -m benchmarks.busy_key [--short]
 

@@ -165,10 +165,10 @@ def _rabbitmq_answers(port: int) -> bool:
     return _answer(port, b"AMQP\x00\x00\x09\x01").startswith(b"\x01")
 
 
-def _answer(port: int, said: bytes) -> bytes:
+def _answer(port: int, request: bytes) -> bytes:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2.0) as connection:
-            connection.sendall(said)
+            connection.sendall(request)
             return connection.recv(64)
     except OSError:
         return b""

@@ -126,7 +126,7 @@ def sent_by(engine: Engine) -> Generator[Sent]:
 
 
 def explain(
-    engine: Engine, statement: str, given: Mapping[str, Any], *options: str, steady: bool = True
+    engine: Engine, statement: str, parameters: Mapping[str, Any], *options: str, steady: bool = True
 ) -> Node:
     """Return PostgreSQL's plan of a statement; the option ``ANALYZE`` runs it and rolls it back.
 
@@ -139,10 +139,10 @@ def explain(
     with psycopg.connect(url) as connection:
         if steady:
             connection.execute(SETTINGS)
-            statement, given = _prepared(connection, statement, given), {}
+            statement, parameters = _prepared(connection, statement, parameters), {}
         else:
             connection.execute("SELECT set_config(%s, %s, %s)", IN_ORDER)
-        row = connection.execute(f"EXPLAIN ({how}) {statement}".encode(), given or None).fetchone()
+        row = connection.execute(f"EXPLAIN ({how}) {statement}".encode(), parameters or None).fetchone()
         connection.rollback()
     assert row is not None
     plan: Node = row[0][0]["Plan"]
@@ -153,9 +153,9 @@ def _prepared(connection: psycopg.Connection, statement: str, parameters: Mappin
     """Prepare a statement; return the text that executes it."""
     names: list[str] = []
 
-    def number(found: re.Match[str]) -> str:
-        if found[1] not in names:
-            names.append(found[1])
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
         return f"${names.index(found[1]) + 1}"
 
     numbered = re.sub(r"%\((\w+)\)s", number, statement).replace("%%", "%")
@@ -164,13 +164,13 @@ def _prepared(connection: psycopg.Connection, statement: str, parameters: Mappin
     return f"EXECUTE it({values})" if names else "EXECUTE it"
 
 
-def walked(engine: Engine, statement: str, given: Any) -> set[str]:
+def walked(engine: Engine, statement: str, parameters: Any) -> set[str]:
     """Return those of our tables and indexes that SQLite reads from end to end."""
     tables = "SELECT rootpage, name FROM sqlite_master WHERE type = 'table' AND name LIKE 'job%'"
     with engine.connect() as connection:
         names = {row.rootpage: row.name for row in connection.exec_driver_sql(tables)}
-        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", given).all()
-        steps = connection.exec_driver_sql(f"EXPLAIN {statement}", given).all()
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+        steps = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters).all()
     matches = [re.match(r"SCAN \w+ USING (?:COVERING )?INDEX (\w+)", row.detail) for row in plan]
     # The plan calls tables by their aliases, and omits the source of a Bloom filter.
     opened = {step.p1: names.get(step.p2) for step in steps if step.opcode == "OpenRead"}

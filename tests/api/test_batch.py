@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("context")
 
 
 @pytest.fixture
-def told() -> list[Any]:
+def received() -> list[Any]:
     """The arguments that the runs of `then` received, in order."""
     return []
 
@@ -55,12 +55,12 @@ def work(jobs: CronJobs) -> Task[..., Any]:
 
 
 @pytest.fixture
-def then(jobs: CronJobs, told: list[Any]) -> Task[..., Any]:
+def then(jobs: CronJobs, received: list[Any]) -> Task[..., Any]:
     """A task that records its arguments and the batch that it follows."""
 
     @jobs.task
-    def then(**given: Any) -> None:
-        told.append((current_run.batch, given))
+    def then(**arguments: Any) -> None:
+        received.append((current_run.batch, arguments))
 
     return then
 
@@ -76,7 +76,7 @@ def runs_of(db: SQLAlchemy, task: str) -> list[JobRun]:
 
 @on_both
 def test_then_runs_once_with_the_counts(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, received: list[Any]
 ) -> None:
     with jobs.batch("b", then=then, then_payload={"week": "W47"}):
         work.enqueue_many([{"number": number} for number in range(5)])
@@ -85,19 +85,19 @@ def test_then_runs_once_with_the_counts(
     db.session.commit()
     jobs.tick()
     counts = BatchCounts("b", total=7, succeeded=5, dead=1, cancelled=1, finished=True)
-    assert told == [(counts, {"week": "W47"})]
+    assert received == [(counts, {"week": "W47"})]
     row = batch_row(db)
     assert (row.total, row.succeeded, row.dead, row.cancelled, row.skipped) == (7, 5, 1, 1, 0)
     (run,) = runs_of(db, "then")
     assert row.then_run_id == run.id
     assert run.batch_id is None
     jobs.tick()
-    assert len(told) == 1
+    assert len(received) == 1
 
 
 @on_both
 def test_batch_whose_last_run_ended_without_a_worker_is_ended_by_the_next_tick(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, received: list[Any]
 ) -> None:
     """The process may have died before it checked the batch, or the row was changed by hand."""
     with jobs.batch("b", then=then):
@@ -106,7 +106,7 @@ def test_batch_whose_last_run_ended_without_a_worker_is_ended_by_the_next_tick(
     db.session.execute(update(JobRun).values(ended))
     db.session.commit()
     jobs.tick()
-    assert told == [(BatchCounts("b", 1, 1, finished=True), {})]
+    assert received == [(BatchCounts("b", 1, 1, finished=True), {})]
 
 
 @on_both
@@ -122,7 +122,7 @@ def test_nothing_is_there_without_a_commit(
 
 @on_both
 def test_batch_whose_filling_broke_off_waits_until_it_is_filled(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, received: list[Any]
 ) -> None:
     for number in range(2):
         with suppress(ZeroDivisionError), jobs.batch("b", then="then"):
@@ -132,9 +132,9 @@ def test_batch_whose_filling_broke_off_waits_until_it_is_filled(
             if number == 0:
                 raise ZeroDivisionError
         db.session.commit()
-        assert told == []
+        assert received == []
     jobs.tick()
-    assert told == [(BatchCounts("b", total=2, succeeded=2, finished=True), {})]
+    assert received == [(BatchCounts("b", total=2, succeeded=2, finished=True), {})]
     with pytest.raises(BatchClosed, match="is closed"), jobs.batch("b"):
         work.enqueue()
 
@@ -205,7 +205,7 @@ def test_a_batch_has_no_batches_inside(jobs: CronJobs) -> None:
 
 @on_both
 def test_empty_batch_is_followed_at_once(
-    jobs: CronJobs, db: SQLAlchemy, then: Any, told: list[Any]
+    jobs: CronJobs, db: SQLAlchemy, then: Any, received: list[Any]
 ) -> None:
     with jobs.batch("b", then=then.using(queue="other", priority=7, max_attempts=2)):
         pass
@@ -214,7 +214,7 @@ def test_empty_batch_is_followed_at_once(
     assert (run.queue, run.priority, run.max_attempts) == ("other", 7, 2)
     assert batch_row(db).finished_at is not None
     jobs.tick()
-    assert told == [(BatchCounts("b", finished=True), {})]
+    assert received == [(BatchCounts("b", finished=True), {})]
 
 
 @on_postgresql
@@ -358,7 +358,7 @@ def test_run_that_a_key_finds_does_not_join(jobs: CronJobs, db: SQLAlchemy, work
 
 
 def test_then_may_fill_the_next_batch(
-    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, told: list[Any]
+    jobs: CronJobs, db: SQLAlchemy, work: Any, then: Any, received: list[Any]
 ) -> None:
     @jobs.task(atomic=True)
     def next_stage() -> None:
@@ -369,7 +369,7 @@ def test_then_may_fill_the_next_batch(
         work.enqueue_many([{}] * 2)
     db.session.commit()
     jobs.tick()
-    assert told == [(BatchCounts("second", 3, 3, finished=True), {})]
+    assert received == [(BatchCounts("second", 3, 3, finished=True), {})]
 
 
 def test_batch_of_another_app_takes_no_runs(

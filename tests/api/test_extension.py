@@ -56,8 +56,8 @@ def with_the_user(function: Callable[[str, str], bool]) -> Callable[..., bool]:
     """Return a decorated function with other parameters and the same name."""
 
     @wraps(function)
-    def call(*given: str) -> bool:
-        return function("somebody", *given)
+    def call(*values: str) -> bool:
+        return function("somebody", *values)
 
     return call
 

@@ -60,7 +60,7 @@ def test_slots_have_the_label_of_their_definition(jobs: CronJobs, bill: Any) -> 
 
 
 @pytest.mark.parametrize(
-    ("label", "payload", "made"),
+    ("label", "payload", "label_of_run"),
     [
         ("{token} for {user}", {"token": "s3cret", "user": 5}, "*** for 5"),
         ("{card}", {"card": {"api_key": "s3cret", "id": 5}}, "{'api_key': ***"),
@@ -77,12 +77,12 @@ def test_slots_have_the_label_of_their_definition(jobs: CronJobs, bill: Any) -> 
     ],
 )
 def test_label_is_short_clean_and_without_secrets(
-    jobs: CronJobs, label: str, payload: dict[str, object], made: str | None
+    jobs: CronJobs, label: str, payload: dict[str, object], label_of_run: str | None
 ) -> None:
     @jobs.task(name="it", label=label)
-    def it(**given: object) -> None: ...
+    def it(**arguments: object) -> None: ...
 
-    assert jobs.enqueue("it", payload).label == made
+    assert jobs.enqueue("it", payload).label == label_of_run
     assert jobs.get("it").label_for({"user": "s3cret"}, ["user"]) != "s3cret"
 
 

@@ -170,7 +170,7 @@ scoped = scoped_session(sessionmaker(engine))
 
 class TestWrongMixes:
     @pytest.mark.parametrize(
-        ("given", "said"),
+        ("options", "message"),
         [
             ({}, r"The app 'x' has no database yet\. Call init_app\(app\) of Flask-SQLAlchemy"),
             ({"session": scoped}, r"engine= is missing\. Give the engine"),
@@ -185,10 +185,10 @@ class TestWrongMixes:
             ),
         ],
     )
-    def test_it_is_told_in_a_sentence(self, given: dict[str, Any], said: str) -> None:
+    def test_it_is_told_in_a_sentence(self, options: dict[str, Any], message: str) -> None:
         app = Flask("x")
-        with pytest.raises(SetupError, match=said):
-            CronJobs(app, **given)
+        with pytest.raises(SetupError, match=message):
+            CronJobs(app, **options)
         assert app.extensions == {}
 
     def test_lite_without_a_default_engine(self) -> None:

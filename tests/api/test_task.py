@@ -173,7 +173,7 @@ def send(bare: CronJobs) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"max_retries": 3}, "Write retry=5 for five attempts in all"),
         ({"retries": 3}, "Write retry=5 for five attempts"),
@@ -183,14 +183,14 @@ def send(bare: CronJobs) -> Any:
         ({"timeouts": 3}, "Did you mean 'timeout'"),
     ],
 )
-def test_options_of_a_task(bare: CronJobs, given: dict[str, Any], said: str) -> None:
+def test_options_of_a_task(bare: CronJobs, options: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=rf"task\(\) has no '{next(iter(given))}'\. ?{said}"):
-        bare.task(**given)(lambda: None)
+        bare.task(**options)(lambda: None)
     assert bare.tasks == {}
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [
         ({"timeout": 3}, r"Write it at the task: @jobs\.task\(timeout=…\)"),
         ({"rate": "5/s"}, r"Write it at the task: @jobs\.task\(rate=…\)"),
@@ -202,24 +202,24 @@ def test_options_of_a_task(bare: CronJobs, given: dict[str, Any], said: str) -> 
         ({"dely": 3}, "Did you mean 'delay'"),
     ],
 )
-def test_options_of_a_run(send: Any, jobs: CronJobs, given: dict[str, Any], said: str) -> None:
+def test_options_of_a_run(send: Any, jobs: CronJobs, options: dict[str, Any], message: str) -> None:
     answer = rf"\(\) has no '{next(iter(given))}'\. ?{said}"
     with pytest.raises(TypeError, match="using" + answer):
-        send.using(**given)
+        send.using(**options)
     with pytest.raises(TypeError, match="enqueue" + answer):
-        jobs.enqueue("send", {}, **given)
+        jobs.enqueue("send", {}, **options)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("options", "message"),
     [({"tz": "UTC"}, "Write timezone="), ({"timezon": "UTC"}, "Did you mean 'timezone'")],
 )
-def test_options_of_a_schedule(send: Any, jobs: CronJobs, given: dict[str, Any], said: str) -> None:
+def test_options_of_a_schedule(send: Any, jobs: CronJobs, options: dict[str, Any], message: str) -> None:
     answer = rf"\(\) has no '{next(iter(given))}'\. ?{said}"
     with pytest.raises(TypeError, match="schedule" + answer):
-        send.schedule("@daily", name="nightly", **given)
+        send.schedule("@daily", name="nightly", **options)
     with pytest.raises(TypeError, match="add_definition" + answer):
-        jobs.add_definition("nightly", send, schedule="@daily", **given)
+        jobs.add_definition("nightly", send, schedule="@daily", **options)
 
 
 def test_options_among_the_arguments(context: None, jobs: CronJobs) -> None:

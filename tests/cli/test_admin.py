@@ -105,8 +105,8 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("batches b --retry --cancel", "Give only one of --retry, --cancel and --close."),
         ("--no-such-option", "No such option"),
         *(
-            (f"retry {which} --payload {{}}", "--payload changes one run. Give exactly one ID")
-            for which in ("", "1 2", "--task send", "1 --task send")
+            (f"retry {options} --payload {{}}", "--payload changes one run. Give exactly one ID")
+            for options in ("", "1 2", "--task send", "1 --task send")
         ),
     ):
         assert message in admin.refused(*args.split(), code=2)
@@ -237,11 +237,11 @@ def test_ctrl_c_says_how_many_runs_are_done(
         rows.run("dead")
     change, calls = run_actions.change_runs, []
 
-    def interrupted(*given: Any, **more: Any) -> Any:
-        calls.append(given)
+    def interrupted(*arguments: Any, **more: Any) -> Any:
+        calls.append(arguments)
         if len(calls) > 1:
             raise KeyboardInterrupt
-        return change(*given, **more)
+        return change(*arguments, **more)
 
     monkeypatch.setattr(run_actions, "change_runs", interrupted)
     monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)

@@ -157,11 +157,11 @@ def test_retry_cancel_and_discard_by_id(admin: Admin, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "said", "after"),
+    ("verb", "message", "after"),
     [("retry", "queued again", "queued"), ("discard", "discarded", "cancelled")],
 )
 def test_bulk_shows_counts_and_asks_first(
-    admin: Admin, rows: Rows, verb: str, said: str, after: str
+    admin: Admin, rows: Rows, verb: str, message: str, after: str
 ) -> None:
     kinds = ("KeyError", "ValueError", "ValueError")
     dead = [rows.run("dead", error_type=kind) for kind in kinds]
@@ -171,7 +171,7 @@ def test_bulk_shows_counts_and_asks_first(
     assert "By task and error:\n  2 of send, ValueError\n  1 of send, KeyError\n" in prompt
     assert f"{verb.capitalize()} 3 runs? [y/N]" in prompt
     assert rows.get(dead[0]).status == "dead"
-    assert f"3 runs are {said}." in admin.ok(verb, "--task", "send", input="y\n")
+    assert f"3 runs are {message}." in admin.ok(verb, "--task", "send", input="y\n")
     assert {rows.get(run_id).status for run_id in dead} == {after}
     assert "?" not in admin.ok(verb, "--task", "other", "--status", "dead", "--yes")
     assert rows.get(foreign).status == after
@@ -262,7 +262,7 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "said"),
+    ("args", "code", "message"),
     [
         *(
             (["--at", time], 2, f"{time!r} is not a time with a time zone. Write 2026-11-20T06:00Z")
@@ -280,9 +280,9 @@ def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None
     ],
 )
 def test_wrong_options_are_refused(
-    admin: Admin, stored: Stored, args: list[Any], code: int, said: str
+    admin: Admin, stored: Stored, args: list[Any], code: int, message: str
 ) -> None:
-    assert said in admin.refused("run", "export", *args, code=code)
+    assert message in admin.refused("run", "export", *args, code=code)
     assert stored() == []
 
 

@@ -48,19 +48,19 @@ OUTAGES: dict[str, tuple[list[tuple[float, str]], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("noted", "said"), OUTAGES.values(), ids=OUTAGES)
+@pytest.mark.parametrize(("events", "messages"), OUTAGES.values(), ids=OUTAGES)
 def test_outage(
-    noted: list[tuple[float, str]], said: list[str],
+    events: list[tuple[float, str]], messages: list[str],
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     outage, now = Outage(), 0.0
     monkeypatch.setattr("flask_cronjobs.log.time.monotonic", lambda: 1000.0 + now)
-    for now, word in noted:
+    for now, word in events:
         if word == "over":
             outage.over("It")
         else:
             outage.say("away, %d", now, after=5.0 if word == "locked" else 0.0)
-    assert warnings(caplog) == said
+    assert warnings(caplog) == messages
 
 
 @pytest.fixture(autouse=True)

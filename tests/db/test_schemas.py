@@ -70,9 +70,9 @@ def make(postgresql_url: str, shop: None) -> Iterator[Any]:
         return shops[-1]
 
     yield make
-    for each in shops:
-        with each.app.app_context():
-            each.db.engine.dispose()
+    for shop in shops:
+        with shop.app.app_context():
+            shop.db.engine.dispose()
 
 
 def set_path(connection: Any, _: object) -> None:

@@ -62,7 +62,7 @@ def test_what_may_be_is_not_wrong(connection: Connection, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("effects", "found"),
+    ("effects", "problem"),
     [
         (["1:0", "1:0"], "the effect 1:0 was done 2 times"),
         (["1:0", "1:4"], "the effect 1:4 was done and has no mark"),
@@ -70,13 +70,13 @@ def test_what_may_be_is_not_wrong(connection: Connection, tmp_path: Path) -> Non
     ],
 )
 def test_wrong_effects_are_found(
-    connection: Connection, tmp_path: Path, effects: list[str], found: str
+    connection: Connection, tmp_path: Path, effects: list[str], problem: str
 ) -> None:
-    assert wrong(connection, tmp_path, *effects) == [found]
+    assert wrong(connection, tmp_path, *effects) == [problem]
 
 
 @pytest.mark.parametrize(
-    ("sql", "found"),
+    ("sql", "problem"),
     [
         ("DELETE FROM fuzz_entries WHERE id = 1", "run 1 committed 1 rows of 2 in its step 0"),
         ("DELETE FROM fuzz_entries", "the atomic run 1 is succeeded, and left rows of 0 attempts"),
@@ -92,9 +92,9 @@ def test_wrong_effects_are_found(
         ),
     ],
 )
-def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, found: str) -> None:
+def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, problem: str) -> None:
     connection.execute(text(sql))
-    assert wrong(connection, tmp_path, "1:0") == [found]
+    assert wrong(connection, tmp_path, "1:0") == [problem]
 
 
 def burden(in_a_cycle: bool) -> list[object]:

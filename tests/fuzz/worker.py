@@ -156,8 +156,8 @@ class Worker:
         fuzz.frames.check(when)
         self._complain(self._inspector.locks(), f"in {when}")
 
-    def _complain(self, found: Iterator[str], when: str) -> None:
-        for wrong in found:
+    def _complain(self, problems: Iterator[str], when: str) -> None:
+        for wrong in problems:
             say(wrong=f"{wrong}, {when}, {self._last()}")
 
     def _last(self) -> str:

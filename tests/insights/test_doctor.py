@@ -78,7 +78,7 @@ def test_a_sound_app_has_no_complaint(state: State, rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(
-    ("resident", "version", "said"),
+    ("resident", "version", "message"),
     [
         (False, "0.1.0", "by `flask jobs tick`"),
         (True, "0.1.0", "by `flask jobs work`"),
@@ -87,10 +87,10 @@ def test_a_sound_app_has_no_complaint(state: State, rows: Rows) -> None:
     ],
 )
 def test_what_ticked_last_is_named(
-    state: State, rows: Rows, resident: bool, version: str | None, said: str
+    state: State, rows: Rows, resident: bool, version: str | None, message: str
 ) -> None:
     rows.tick(resident=resident, version=version)
-    assert found(state)["ticks"].what.endswith(f"from web-1, {said}")
+    assert found(state)["ticks"].what.endswith(f"from web-1, {message}")
     assert list_hosts(state).rows[0].version == (version and "0.1.0")
 
 
@@ -104,7 +104,7 @@ def test_tables_made_by_the_app_are_sound_as_well(
 
 
 @pytest.mark.parametrize(
-    ("statements", "id_", "level", "said"),
+    ("statements", "id_", "level", "message"),
     [
         (["ALTER TABLE job_ticks DROP COLUMN clock_offset"], "columns", "error", "clock_offset"),
         (["DROP INDEX uq_job_runs_slot"], "indexes", "error", "uq_job_runs_slot"),
@@ -130,24 +130,24 @@ def test_tables_made_by_the_app_are_sound_as_well(
     ],
 )
 def test_what_the_tables_lack_is_found(
-    state: State, statements: list[str], id_: str, level: str, said: str
+    state: State, statements: list[str], id_: str, level: str, message: str
 ) -> None:
     execute(state, *statements)
     findings = found(state)
-    assert (findings[id_].level, said in findings[id_].what) == (level, True)
+    assert (findings[id_].level, message in findings[id_].what) == (level, True)
     assert ("ticks" in findings) == (id_ != "columns")
 
 
-@pytest.mark.parametrize(("age", "said"), [(None, "different database"), (3600, "by hand")])
+@pytest.mark.parametrize(("age", "message"), [(None, "different database"), (3600, "by hand")])
 def test_ticks_that_do_not_come_are_an_error_that_names_the_crontab(
-    state: State, rows: Rows, age: float | None, said: str
+    state: State, rows: Rows, age: float | None, message: str
 ) -> None:
     if age is not None:
         rows.tick(age=age)
     finding = found(state)["ticks"]
     assert finding.level == "error"
     assert "admin crontab" in finding.todo
-    assert said in finding.todo
+    assert message in finding.todo
 
 
 def test_this_host_s_clock_is_compared(state: State, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def admin(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
 
 
 @pytest.mark.parametrize(
-    ("age", "word", "said"),
+    ("age", "word", "message"),
     [
         (None, "never", "No tick has run yet"),
         (12, "ok", "from web-1"),
@@ -55,7 +55,7 @@ def admin(app: Flask, jobs: CronJobs) -> Callable[..., Result]:
     ],
 )
 def test_verdict_goes_by_the_age_of_the_last_tick(
-    state: State, rows: Rows, age: float | None, word: str, said: str
+    state: State, rows: Rows, age: float | None, word: str, message: str
 ) -> None:
     if age is not None:
         rows.tick(age=age)
@@ -64,7 +64,7 @@ def test_verdict_goes_by_the_age_of_the_last_tick(
     assert (verdict.headline == "All is well") == verdict.ok
     assert verdict.age == (None if age is None else pytest.approx(age, abs=5))
     assert (verdict.last_tick_at is None, verdict.host) == (age is None, age and "web-1")
-    assert said in verdict.sentence
+    assert message in verdict.sentence
 
 
 def test_verdict_goes_by_the_tick_seen_last_not_begun_last(state: State, rows: Rows) -> None:

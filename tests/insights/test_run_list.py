@@ -188,11 +188,11 @@ _LOGIN: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("shown", [False, True])
+@pytest.mark.parametrize("shows", [False, True])
 def test_a_key_is_shown_without_the_hidden_values_that_its_template_names(
-    state: State, rows: Rows, jobs: CronJobs, shown: bool
+    state: State, rows: Rows, jobs: CronJobs, shows: bool
 ) -> None:
-    object.__setattr__(state.settings, "show_payload", shown)
+    object.__setattr__(state.settings, "show_payload", shows)
     _of_login(jobs)
     run_id = rows.run("dead", **_LOGIN)
     view = view_of(state, run_id)
@@ -203,7 +203,7 @@ def test_a_key_is_shown_without_the_hidden_values_that_its_template_names(
 
 
 @pytest.mark.parametrize(
-    ("key", "payload", "shown"),
+    ("key", "payload", "shows"),
     [
         ("by-hand:hunter2", {"token": "hunter2"}, "***"),
         ("by-hand:hunter2", {"login": {"token": ["hunter2"]}}, "***"),
@@ -214,14 +214,14 @@ def test_a_key_is_shown_without_the_hidden_values_that_its_template_names(
     ],
 )
 def test_a_key_by_hand_is_neither_shown_nor_found_beside_a_hidden_value(
-    state: State, rows: Rows, jobs: CronJobs, key: str, payload: dict[str, Any], shown: str
+    state: State, rows: Rows, jobs: CronJobs, key: str, payload: dict[str, Any], shows: str
 ) -> None:
     @jobs.task
     def plain(user: int = 0, **more: Any) -> None: ...
 
     for task in ("plain", "undeclared"):
         run_id = rows.run("dead", job_type=task, payload=payload, idempotency_key=f"{key}:{task}")
-        is_shown = shown != "***"
+        is_shown = shows != "***"
         assert view_of(state, run_id).idempotency_key == (f"{key}:{task}" if is_shown else "***")
         assert ids(state, f"{key}:{task}") == ([run_id] if is_shown else [])
         assert ids(state, f"{key}:{task}"[:-1]) == ids(state, "hunter2") == []

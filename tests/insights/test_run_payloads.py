@@ -167,9 +167,9 @@ def test_a_text_like_the_mark_is_a_value_where_nothing_is_hidden(
     jobs.task(name="free")(lambda **rest: None)
     rows.definition("bare", job_type="free", payload={})
     run_id = rows.run("dead", job_type="free", payload={"to": "ada"})
-    for made in (
+    for policy in (
         queue_run(state, "bare", {"note": "***"}).id,
         queue_run(state, "free", {"note": "***"}).id,
         run_again(state, run_id, {"note": "***"}),
     ):
-        assert rows.get(made).payload == {"note": "***"}
+        assert rows.get(policy).payload == {"note": "***"}

@@ -136,8 +136,8 @@ def test_all_who_say_what_needs_attention_say_the_same(
     sentence = capitalized(text)
     verdict = json.loads(run("--json").output)["verdict"]
     assert [(row["id"], row["what"]) for row in verdict["findings"]] == [(id_, text)]
-    found = json.loads(run("doctor", "--json").output)["findings"]
-    assert {(row["id"], row["what"]) for row in found} >= {(id_, text)}
+    findings_of_doctor = json.loads(run("doctor", "--json").output)["findings"]
+    assert {(row["id"], row["what"]) for row in findings_of_doctor} >= {(id_, text)}
     assert sentence in " ".join(run("doctor").output.split())
     is_red = verdict["word"] != "ok"
     assert is_red == (situation in ("ticks", "held", "late", "overdue", "rate"))

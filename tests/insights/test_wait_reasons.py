@@ -136,10 +136,10 @@ def test_a_run_waits_for_its_rate(rows: Rows, state: State) -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "found"), [("later", 0), ("undeclared", 1), ("paused", 2), ("turn", 3)]
+    ("why", "number"), [("later", 0), ("undeclared", 1), ("paused", 2), ("turn", 3)]
 )
 def test_runs_are_found_by_what_they_wait_for(
-    rows: Rows, state: State, jobs: CronJobs, why: str, found: int
+    rows: Rows, state: State, jobs: CronJobs, why: str, number: int
 ) -> None:
     with state.app.app_context():
         jobs.pause(queue="mail")
@@ -150,4 +150,4 @@ def test_runs_are_found_by_what_they_wait_for(
         rows.run(age=60, job_type="send", queue="mail"),
         rows.run(age=60, job_type="send", **STRICT, gate="order"),
     ]
-    assert [row.id for row in list_runs(state, RunFilter(waits=why)).rows] == [runs[found]]
+    assert [row.id for row in list_runs(state, RunFilter(waits=why)).rows] == [runs[number]]

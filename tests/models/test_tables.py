@@ -96,7 +96,7 @@ def test_impossible_row_is_refused(engine: Engine) -> None:
 def test_run_is_no_wider_than_it_was() -> None:
     """Each INSERT pays for each CHECK and index. The bounds may only be lowered."""
     table = Base.metadata.tables["job_runs"]
-    checks = [each for each in table.constraints if isinstance(each, CheckConstraint)]
+    checks = [check for check in table.constraints if isinstance(check, CheckConstraint)]
     assert len(table.columns) <= 37
     assert len(table.indexes) <= 16
     assert len(checks) <= 7

@@ -18,7 +18,7 @@ from tests.soak.history import History, Watched, moment, read_failures, read_run
 OF_EXECUTORS = ("before-send", "after-send")
 
 
-@pytest.mark.parametrize("point", [each for each in POINTS if each not in OF_EXECUTORS])
+@pytest.mark.parametrize("point", [point for point in POINTS if point not in OF_EXECUTORS])
 def test_kill_at(point: str, site: Site) -> None:
     site.tick_here()
     watched = watch(site)

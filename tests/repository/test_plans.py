@@ -359,12 +359,12 @@ def test_each_statement_keeps_to_its_indexes(
         planned = explain(empty, statement, parameters)
         # A tick looks at all definitions, which are few.
         known_ones = "job_definitions" if "INTO job_ticks" in statement else "nothing"
-        found = [fault for fault in faults(planned) if known_ones not in fault]
+        problems = [fault for fault in faults(planned) if known_ones not in fault]
         first = known.setdefault(statement, paths(planned))
         if paths(planned) != first:
-            found += ["other paths", *(set(first) ^ set(paths(planned)))]
-        if found:
-            wrong[statement] = found
+            problems += ["other paths", *(set(first) ^ set(paths(planned)))]
+        if problems:
+            wrong[statement] = problems
     assert wrong == {}
 
 
@@ -544,14 +544,14 @@ def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     assert f"{once} {part}" in [line.strip() for line in plan.splitlines()], plan
 
 
-def shown_plan(state: State, sql: str, given: dict[str, Any]) -> str:
+def shown_plan(state: State, sql: str, values: dict[str, Any]) -> str:
     """Return the plan of a statement as text."""
     d = dialect_of(state.engine)
     how = "EXPLAIN" if d.one_statement else "EXPLAIN QUERY PLAN"
     with state.engine.connect() as connection:
         if d.one_statement:
             connection.exec_driver_sql(SETTINGS)
-        rows = connection.execute(text(f"{how} {sql}"), given).all()
+        rows = connection.execute(text(f"{how} {sql}"), values).all()
     return "\n".join(str(row[-1]) for row in rows)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.soak.history import History
 
 
-def explain(history: History, found: Mapping[str, Sequence[str]], faults: bool = True) -> str:
+def explain(history: History, by_check: Mapping[str, Sequence[str]], faults: bool = True) -> str:
     """Return a text with each violation, the history of the rows in it, and all *faults*."""
-    lines = list(_violations(history, found))
+    lines = list(_violations(history, by_check))
     return "\n".join([*lines, *(_faults(history) if faults else [])])
 
 
@@ -22,8 +22,8 @@ def errors(logs: str) -> list[str]:
     return [re.sub(r"\d+", "N", line)[:160] for line in lines]
 
 
-def _violations(history: History, found: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    for name, violations in found.items():
+def _violations(history: History, by_check: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for name, violations in by_check.items():
         for violation in violations:
             yield f"{name}: {violation}"
             for number in re.findall(r"\brun (\d+)", violation):

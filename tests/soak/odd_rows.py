@@ -121,10 +121,10 @@ _STATE = {
 }
 
 
-def _is_settled(table: str, found: Any) -> bool:
+def _is_settled(table: str, state: Any) -> bool:
     if table == "job_runs":
-        return found in {"succeeded", "dead", "cancelled", "skipped", None}
-    return re.match(r"2\d\d\d-", str(found)) is not None and not str(found).startswith("2020-01-01")
+        return state in {"succeeded", "dead", "cancelled", "skipped", None}
+    return re.match(r"2\d\d\d-", str(state)) is not None and not str(state).startswith("2020-01-01")
 
 
 def ids(odd: list[Odd], table: str) -> set[int]:

@@ -146,11 +146,11 @@ WRONG: list[tuple[Any, tuple[Any, ...], Given, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("helper", "given", "more", "error", "said"), WRONG)
+@pytest.mark.parametrize(("helper", "given", "more", "error", "message"), WRONG)
 def test_helpers_say_what_to_give(
-    shop: Shop, helper: Any, given: Any, more: Given, error: type[Exception], said: str
+    shop: Shop, helper: Any, given: Any, more: Given, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said), helper(*given, **more):
+    with pytest.raises(error, match=message), helper(*given, **more):
         pass
     assert shop.number_of_runs() == 0
 

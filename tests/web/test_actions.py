@@ -26,7 +26,7 @@ class Unspeakable:
 
 
 @pytest.mark.parametrize(
-    ("verb", "before", "after", "said"),
+    ("verb", "before", "after", "message"),
     [
         ("retry", "dead", "queued", "Run 1 is queued again. The next tick runs it."),
         ("cancel", "queued", "cancelled", "Run 1 is cancelled."),
@@ -36,11 +36,11 @@ class Unspeakable:
         ("cancel", "dead", "dead", "Nothing was changed. Run 1 ended as dead"),
     ],
 )
-def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, said: str) -> None:
+def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, message: str) -> None:
     run_id = pages.add(before)
     answer = pages.post(f"/jobs/runs/{run_id}/{verb}")
     assert answer.location == f"/jobs/runs/{run_id}#message"
-    assert pages.said(answer).startswith(said)
+    assert pages.said(answer).startswith(message)
     assert pages.status(run_id) == after
     page = pages.text(f"runs/{run_id}")
     assert ("cancelled by ada" in page) == (after == "cancelled" and verb == "cancel")
@@ -116,13 +116,13 @@ def test_the_group_without_a_type_of_error_is_not_all_of_the_task(
 
 
 @pytest.mark.parametrize(
-    ("verb", "said", "again"),
+    ("verb", "message", "again"),
     [("done", "marked as done", "Nothing was changed"), ("redo", "marked as not done", "404")],
 )
-def test_an_effect_in_doubt_is_resolved(pages: Pages, verb: str, said: str, again: str) -> None:
+def test_an_effect_in_doubt_is_resolved(pages: Pages, verb: str, message: str, again: str) -> None:
     pages.effect("charge:1", state="in_doubt")
     assert "It was done" in pages.text()
-    assert said in pages.said(pages.post(f"/jobs/effects/{verb}", key="charge:1"))
+    assert message in pages.said(pages.post(f"/jobs/effects/{verb}", key="charge:1"))
     assert "It was done" not in pages.text()
     answer = pages.post(f"/jobs/effects/{verb}", key="charge:1")
     assert again in (str(answer.status_code) if again == "404" else pages.said(answer))

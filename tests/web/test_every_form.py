@@ -43,7 +43,7 @@ ELSEWHERE: list[dict[str, str]] = [
 ]
 #: An endpoint, and its action if it has several.
 Action: TypeAlias = "tuple[str, str | None]"
-_OF_FILTERS = {each.name for each in FILTERS}
+_OF_FILTERS = {filter_.name for filter_ in FILTERS}
 
 
 @pytest.fixture

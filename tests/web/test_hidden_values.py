@@ -47,7 +47,7 @@ def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what monitors and the webhook got."""
     bodies: list[str] = []
 
@@ -60,7 +60,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def filled(pages: Pages, told: list[str]) -> Pages:
+def filled(pages: Pages, reports: list[str]) -> Pages:
     """The pages of an app with a secret in each text that has a place for one."""
     declare(pages.jobs)
     with pages.app.app_context():
@@ -112,7 +112,7 @@ def enqueue(jobs: CronJobs) -> None:
 
 @pytest.mark.parametrize("settings", [True, False], indirect=True)
 def test_a_hidden_value_is_nowhere(
-    filled: Pages, app: Flask, told: list[str], caplog: pytest.LogCaptureFixture
+    filled: Pages, app: Flask, reports: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "flask_cronjobs")
     texts = {**Crawl(filled.client, "/jobs/").pages}
@@ -120,11 +120,11 @@ def test_a_hidden_value_is_nowhere(
         for form in ([], ["--json"]):
             args = ["jobs", "admin", *command.split(), *form]
             texts[" ".join(args)] = app.test_cli_runner().invoke(args=args).output
-    texts |= {f"told {number}": body for number, body in enumerate(told)}
+    texts |= {f"told {number}": body for number, body in enumerate(reports)}
     texts["log"] = "\n".join(record.getMessage() for record in caplog.records)
     assert [name for name, text in texts.items() if SECRET in text] == []
-    assert any("for ada, ***" in body for body in told)
-    assert any("died in the" in body for body in told)
+    assert any("for ada, ***" in body for body in reports)
+    assert any("died in the" in body for body in reports)
 
 
 @on_both

@@ -254,7 +254,7 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
 
 
 @pytest.mark.parametrize(
-    ("status", "values", "said"),
+    ("status", "values", "message"),
     [
         ("running", {"locked_until": NOW - timedelta(minutes=5)}, "the lease ran out"),
         ("running", {"cancel_requested_at": NOW}, "It was asked to stop."),
@@ -266,9 +266,9 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
     ],
 )  # fmt: skip
 def test_a_run_tells_what_is_special_about_it(
-    pages: Pages, status: str, values: dict[str, Any], said: str
+    pages: Pages, status: str, values: dict[str, Any], message: str
 ) -> None:
-    pages.shows(f"runs/{pages.add(status, **values)}", said)
+    pages.shows(f"runs/{pages.add(status, **values)}", message)
     assert ('value="0.25"' in pages.text("runs")) == ("progress" in values)
 
 

@@ -80,21 +80,21 @@ def test_values_that_cannot_be_right_are_refused(values: dict[str, Any], message
 
 class TestPolicies:
     @pytest.mark.parametrize(
-        ("given", "attempts"),
+        ("value", "attempts"),
         [(None, 7), (True, 7), (False, 1), (3, 3), (Retry(max_attempts=4), 4)],
     )
-    def test_number_of_attempts_is_what_retry_says(self, given: Any, attempts: int) -> None:
-        assert retry_policy(given, 7).max_attempts == attempts
+    def test_number_of_attempts_is_what_retry_says(self, value: Any, attempts: int) -> None:
+        assert retry_policy(value, 7).max_attempts == attempts
 
     @pytest.mark.parametrize(
-        ("seconds", "kept"), [(6, 6.0), (None, None), (-5, 0.0), (1e12, 366 * 86400.0)]
+        ("seconds", "bounded"), [(6, 6.0), (None, None), (-5, 0.0), (1e12, 366 * 86400.0)]
     )
-    def test_callable_says_the_seconds_within_bounds(self, seconds: Any, kept: Any) -> None:
+    def test_callable_says_the_seconds_within_bounds(self, seconds: Any, bounded: Any) -> None:
         policy = retry_policy(lambda *failed: {(3, ERROR): seconds}[failed], 7)
         assert isinstance(policy, CallableRetry)
-        assert (policy.max_attempts, policy.delay(3, ERROR)) == (7, kept)
+        assert (policy.max_attempts, policy.delay(3, ERROR)) == (7, bounded)
 
-    @pytest.mark.parametrize("given", ["ten", 2.5, 0, -1, 2000, [3]])
-    def test_anything_else_is_refused(self, given: Any) -> None:
+    @pytest.mark.parametrize("value", ["ten", 2.5, 0, -1, 2000, [3]])
+    def test_anything_else_is_refused(self, value: Any) -> None:
         with pytest.raises(TaskError):
-            retry_policy(given, 7)
+            retry_policy(value, 7)

@@ -177,22 +177,22 @@ def test_async_runs_go_on_unless_the_first_in_the_queue_needs_an_idle_worker(clo
 # How many runs a worker claims ahead: about fifty milliseconds' worth
 
 
-def after(*noted: Sequence[float]) -> Prefetch:
+def after(*durations: Sequence[float]) -> Prefetch:
     """Return a prefetch that has noted these durations."""
     prefetch = Prefetch()
-    for seconds in noted:
+    for seconds in durations:
         prefetch.note([Outcome(1, "t", "succeeded", 1, "plain", seconds=span) for span in seconds])
     return prefetch
 
 
-@pytest.mark.parametrize("noted", [[], [[]], [[LONG_SECONDS * 2]]], ids=["none", "nothing", "long"])
-def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> None:
-    assert asked(after(*noted), IDLE, busy=False).limit == 1
-    assert asked(after(*noted), holding(a_claim("plain")), busy=False).limit == 0
+@pytest.mark.parametrize("durations", [[], [[]], [[LONG_SECONDS * 2]]], ids=["none", "nothing", "long"])
+def test_one_run_is_claimed_and_nothing_behind_it(durations: list[list[float]]) -> None:
+    assert asked(after(*durations), IDLE, busy=False).limit == 1
+    assert asked(after(*durations), holding(a_claim("plain")), busy=False).limit == 0
 
 
 @pytest.mark.parametrize(
-    ("noted", "wanted"),
+    ("durations", "limit"),
     [
         ([[0.0]], MAX_CLAIMED_RUNS),
         ([[1e-9]], MAX_CLAIMED_RUNS),
@@ -205,8 +205,8 @@ def test_one_run_is_claimed_and_nothing_behind_it(noted: list[list[float]]) -> N
         ([[1.0], *[[0.001]] * 40], 50),
     ],
 )
-def test_as_many_are_claimed_as_the_recent_mean_says(noted: list[list[float]], wanted: int) -> None:
-    assert asked(after(*noted), IDLE, busy=False).limit == pytest.approx(wanted, abs=1)
+def test_as_many_are_claimed_as_the_recent_mean_says(durations: list[list[float]], limit: int) -> None:
+    assert asked(after(*durations), IDLE, busy=False).limit == pytest.approx(limit, abs=1)
 
 
 def test_many_runs_count_more_than_the_few_before() -> None:

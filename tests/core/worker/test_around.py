@@ -206,11 +206,11 @@ def yields_nothing(run: CurrentRun) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("hook", "said"), [(lambda run: None, "no context manager"), (yields_nothing, "didn't yield")]
+    ("hook", "message"), [(lambda run: None, "no context manager"), (yields_nothing, "didn't yield")]
 )
 def test_hook_that_is_none_fails_the_attempt_plainly(
-    jobs: CronJobs, perform: Any, hook: Any, said: str
+    jobs: CronJobs, perform: Any, hook: Any, message: str
 ) -> None:
     jobs.around(hook)
     run = perform(lambda: None)
-    assert (run.status, said in run.last_error) == ("dead", True)
+    assert (run.status, message in run.last_error) == ("dead", True)

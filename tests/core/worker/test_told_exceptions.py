@@ -46,7 +46,7 @@ class Big:
 
 
 @pytest.fixture
-def told(app: Flask) -> Iterator[list[Outcome]]:
+def outcomes(app: Flask) -> Iterator[list[Outcome]]:
     """The outcomes that signals of failures reported."""
     with received(run_failed, run_dead, run_cancelled, sender=app) as outcomes:
         yield outcomes
@@ -67,7 +67,7 @@ def hook(run: CurrentRun) -> Iterator[None]:
 
 @both_kinds
 def test_failure_and_death_carry_the_exception_itself(
-    jobs: CronJobs, told: list[Outcome], enqueue: Enqueue, is_async: bool
+    jobs: CronJobs, outcomes: list[Outcome], enqueue: Enqueue, is_async: bool
 ) -> None:
     raised: list[Broken] = []
     jobs.around(hook)
@@ -84,9 +84,9 @@ def test_failure_and_death_carry_the_exception_itself(
     enqueue(fail_later if is_async else fail, retry=AGAIN)
     jobs.tick()
     jobs.tick()
-    assert [outcome.kind for outcome in told] == ["failed", "dead"]
-    assert [outcome.exception for outcome in told] == raised
-    for outcome in told:
+    assert [outcome.kind for outcome in outcomes] == ["failed", "dead"]
+    assert [outcome.exception for outcome in outcomes] == raised
+    for outcome in outcomes:
         names = [frame.f_code.co_name for frame in frames(outcome.exception)]
         assert names == (["fail_later", "fail"] if is_async else ["fail"])
         assert all(set(frame.f_locals) <= {"raised", "fail"} for frame in frames(outcome.exception))
@@ -98,7 +98,7 @@ def spin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "told_of"),
+    ("handler", "reported"),
     [
         (spin, ("dead", TimedOut)),
         (raising(RetryLater(60, "the bank asked us to wait")), ("dead", RetryLater)),
@@ -106,19 +106,19 @@ def spin() -> None:
     ],
 )
 def test_timeout_and_retry_later_are_exceptions_too_but_not_a_discard(
-    perform: Any, told: list[Outcome], handler: Any, told_of: Any
+    perform: Any, outcomes: list[Outcome], handler: Any, reported: Any
 ) -> None:
     perform(handler, timeout=0.2)
-    assert [(outcome.kind, type(outcome.exception)) for outcome in told] == [told_of]
+    assert [(outcome.kind, type(outcome.exception)) for outcome in outcomes] == [reported]
 
 
 def test_each_run_of_a_lost_worker_has_a_worker_lost_of_its_own(
-    jobs: CronJobs, rows: Rows, told: list[Outcome], caplog: pytest.LogCaptureFixture
+    jobs: CronJobs, rows: Rows, outcomes: list[Outcome], caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
         rows.run("running", locked_until=ago(60), max_attempts=2)
     assert jobs.tick().reclaimed == 2
-    first, second = (outcome.exception for outcome in told)
+    first, second = (outcome.exception for outcome in outcomes)
     assert isinstance(first, WorkerLost)
     assert isinstance(second, WorkerLost)
     assert first is not second
@@ -175,7 +175,7 @@ class TestLog:
 
 
 def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
-    app: Flask, told: list[Outcome], monkeypatch: pytest.MonkeyPatch
+    app: Flask, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer, "MAX_EXCEPTIONS", 2)
     telling = Announcer(app, unheard)
@@ -183,7 +183,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
         telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     telling.send()
     telling.close(60.0)
-    assert [outcome.exception is None for outcome in told] == [False, False, True]
+    assert [outcome.exception is None for outcome in outcomes] == [False, False, True]
     telling.tell(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
     assert telling._next[0][0].exception is not None, "all are told, so there is room again"
 
@@ -191,7 +191,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
 @both_kinds
 @pytest.mark.parametrize("atomic", [False, True])
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "error_type"),
     [
         (ResourceClosedError("This transaction is closed"), "TimedOut"),
         (sqlite3.OperationalError("interrupted"), "TimedOut"),
@@ -199,7 +199,7 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     ],
 )
 def test_what_the_database_layer_makes_of_a_timeout_is_a_timeout(
-    perform: Callable[..., JobRun], error: Exception, told: str, atomic: bool, is_async: bool
+    perform: Callable[..., JobRun], error: Exception, error_type: str, atomic: bool, is_async: bool
 ) -> None:
     """A timeout in the middle of a flush makes SQLAlchemy raise an error about its own state."""
 
@@ -211,4 +211,4 @@ def test_what_the_database_layer_makes_of_a_timeout_is_a_timeout(
             raise error from None
 
     run = perform(of_kind(is_async, flush), timeout=1, atomic=atomic and not is_async)
-    assert run.error_type == told
+    assert run.error_type == error_type

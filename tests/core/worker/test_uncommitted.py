@@ -237,13 +237,13 @@ def test_each_app_is_watched_though_one_that_is_gone_had_its_place(engine: Engin
     gc.disable()  # A collection could remove what SQLAlchemy still has of the earlier app.
     try:
         for _ in range(3):
-            made = sessionmaker(engine)
-            with made() as session:
-                db: Any = SimpleNamespace(sessionmaker=made, open_session=lambda it=session: it)
+            factory = sessionmaker(engine)
+            with factory() as session:
+                db: Any = SimpleNamespace(sessionmaker=factory, open_session=lambda it=session: it)
                 watch_writes(db)
                 session.execute(text("INSERT INTO work VALUES ('a')"))
                 assert left_in(db) == "1 INSERT statement"
-            del made, session, db
+            del factory, session, db
     finally:
         gc.enable()
         at_work.reset(token)

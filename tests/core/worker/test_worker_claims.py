@@ -108,7 +108,7 @@ def test_run_begins_if_each_feature_gives_it_a_start(
     first, second = claims.starts = Limit(9.0, refused=""), Limit(9.0, refused="")
     again = claims.claim([outcome(claim, "succeeded")], 3, idle=True)
     assert again.recorded == {claim.id}
-    assert {each.job_type for each in again.claims} == {"a", "b"}
+    assert {claim.job_type for claim in again.claims} == {"a", "b"}
 
 
 def test_idle_worker_mends_what_somebody_died_before_opening(

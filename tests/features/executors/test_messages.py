@@ -203,10 +203,10 @@ def test_the_token_of_a_run_at_work_is_not_traded(
 def test_each_app_of_a_forked_process_forgets_the_connections_of_its_parent(
     app: Flask, jobs: CronJobs, other: Flask
 ) -> None:
-    for each in (app, other):
-        state_of(each).pids[:] = [0]  # This simulates apps that another process made.
-        with each.app_context():
-            engine = each.extensions["sqlalchemy"].engine
+    for app_ in (app, other):
+        state_of(app_).pids[:] = [0]  # This simulates apps that another process made.
+        with app_.app_context():
+            engine = app_.extensions["sqlalchemy"].engine
             engine.dispose()  # Nothing else would close the forgotten connections.
             before = engine.pool
             perform(1, "gone")
@@ -220,9 +220,9 @@ def test_messages_whose_tokens_are_gone_make_one_connection(
     """After an outage of the broker, hundreds of them may come before the first good one."""
     calls: list[None] = []
 
-    def count(*given: Any) -> Any:
+    def count(*arguments: Any) -> Any:
         calls.append(None)
-        return connect_apart(*given)
+        return connect_apart(*arguments)
 
     monkeypatch.setattr("flask_cronjobs.db.connection.connect_apart", count)
     for _ in range(3):

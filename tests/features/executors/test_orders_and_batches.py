@@ -92,8 +92,8 @@ def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
         concurrency_share=None,
     )  # fmt: skip
 
-    def claim(*given: Any, **options: Any) -> Answer:
-        answer = record_and_claim(*given, **options)
+    def claim(*arguments: Any, **options: Any) -> Answer:
+        answer = record_and_claim(*arguments, **options)
         if answer.parked:
             with engine.begin() as connection:
                 connection.execute(ends)

@@ -23,7 +23,7 @@ DEAD = "tests: 1 run died in the last 24 h"
 
 
 @pytest.fixture
-def told(jobs: CronJobs, state: State, monitor: Monitor) -> Any:
+def tick_lines(jobs: CronJobs, state: State, monitor: Monitor) -> Any:
     """Run a tick, and return the lines that the webhook got."""
     object.__setattr__(state.settings, "alert_url", f"{monitor.url}hook?secret")
 
@@ -46,60 +46,60 @@ def _written(db: SQLAlchemy) -> list[object]:
     return list(db.session.scalars(select(JobTick.findings).order_by(JobTick.id)))
 
 
-def test_what_begins_and_what_ends_is_told_once(db: SQLAlchemy, rows: Rows, told: Any) -> None:
-    assert told() == []
+def test_what_begins_and_what_ends_is_told_once(db: SQLAlchemy, rows: Rows, tick_lines: Any) -> None:
+    assert tick_lines() == []
     run_id = rows.run("dead", finished_at=ago(60))
-    assert told() == [DEAD]
-    assert told() == []
+    assert tick_lines() == [DEAD]
+    assert tick_lines() == []
     _set(db, run_id, "cancelled")
-    assert told() == ["tests: over: dead"]
-    assert told() == []
+    assert tick_lines() == ["tests: over: dead"]
+    assert tick_lines() == []
     assert _written(db) == [[], ["dead"], ["dead"], [], []]
 
 
-def test_each_check_is_told_apart(jobs: CronJobs, rows: Rows, told: Any) -> None:
+def test_each_check_is_told_apart(jobs: CronJobs, rows: Rows, tick_lines: Any) -> None:
     rows.run("dead", finished_at=ago(60))
-    assert told() == [DEAD]
+    assert tick_lines() == [DEAD]
     rows.run("dead", finished_at=ago(60))
     jobs.pause(queue="mail")
     jobs.pause(queue="sms")
-    assert told() == ["tests: The queue mail is paused", "tests: The queue sms is paused"]
+    assert tick_lines() == ["tests: The queue mail is paused", "tests: The queue sms is paused"]
 
 
 def test_a_webhook_that_fails_is_told_by_the_next_tick(
-    db: SQLAlchemy, rows: Rows, monitor: Monitor, told: Any, caplog: pytest.LogCaptureFixture
+    db: SQLAlchemy, rows: Rows, monitor: Monitor, tick_lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_id = rows.run("dead", finished_at=ago(60))
     monitor.status = 500
-    assert told() == [DEAD]
+    assert tick_lines() == [DEAD]
     assert _written(db) == [None]
     text = "The alert by CRONJOBS_ALERT_URL to 127.0.0.1 failed: HTTPError 500 Internal Server Err"
     assert text in caplog.text
     assert "secret" not in caplog.text
     monitor.status = 200
-    assert told() == [DEAD]
+    assert tick_lines() == [DEAD]
     monitor.status = 500
     _set(db, run_id, "cancelled")
-    assert told() == ["tests: over: dead"]
+    assert tick_lines() == ["tests: over: dead"]
     monitor.status = 200
-    assert told() == ["tests: over: dead"]
-    assert told() == []
+    assert tick_lines() == ["tests: over: dead"]
+    assert tick_lines() == []
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
 def test_a_webhook_that_redirects_was_not_told(
-    db: SQLAlchemy, rows: Rows, monitor: Monitor, told: Any, status: int
+    db: SQLAlchemy, rows: Rows, monitor: Monitor, tick_lines: Any, status: int
 ) -> None:
     rows.run("dead", finished_at=ago(60))
     monitor.status, monitor.location = status, "/elsewhere"
-    assert told() == [DEAD]
+    assert tick_lines() == [DEAD]
     assert _written(db) == [None]
     monitor.status, monitor.location = 200, None
-    assert told() == [DEAD]
+    assert tick_lines() == [DEAD]
 
 
 def test_a_webhook_that_fails_for_long_is_a_finding(
-    db: SQLAlchemy, state: State, rows: Rows, monitor: Monitor, told: Any
+    db: SQLAlchemy, state: State, rows: Rows, monitor: Monitor, tick_lines: Any
 ) -> None:
     def found() -> list[str]:
         return [finding.what for finding in findings(state) if finding.id == "webhook"]
@@ -107,7 +107,7 @@ def test_a_webhook_that_fails_for_long_is_a_finding(
     rows.tick(age=3600, findings=[])
     monitor.status = 500
     rows.run("dead", finished_at=ago(60))
-    told()
+    tick_lines()
     assert found() == []
     db.session.execute(
         update(JobTick).where(JobTick.findings.is_(None)).values(started_at=ago(1200))
@@ -115,16 +115,16 @@ def test_a_webhook_that_fails_for_long_is_a_finding(
     db.session.commit()
     assert found() == ["CRONJOBS_ALERT_URL has not answered for 20 min"]
     monitor.status = 200
-    assert told() == [DEAD]
+    assert tick_lines() == [DEAD]
     assert found() == []
 
 
 def test_a_webhook_that_fails_twice_is_a_finding_with_its_reason_in_the_log(
-    state: State, rows: Rows, told: Any, caplog: pytest.LogCaptureFixture
+    state: State, rows: Rows, tick_lines: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     object.__setattr__(state.settings, "alert_url", "http://127.0.0.1:1/services/typo")
     rows.run("dead", finished_at=ago(60))
-    told(), told()
+    tick_lines(), tick_lines()
     assert "webhook" in [finding.id for finding in findings(state)]
     assert "CRONJOBS_ALERT_URL to 127.0.0.1 failed: URLError: Connection refused" in caplog.text
     assert "typo" not in caplog.text
@@ -149,7 +149,7 @@ def test_a_message_is_one_that_discord_takes() -> None:
     assert len(message("shop", checks, ())) == 2000
 
 
-def test_who_acted_is_not_told_to_the_webhook(state: State, told: Any) -> None:
+def test_who_acted_is_not_told_to_the_webhook(state: State, tick_lines: Any) -> None:
     pause(state, Target("queue", "mail"), "203.0.113.9")
-    assert told() == ["tests: The queue mail is paused"]
+    assert tick_lines() == ["tests: The queue mail is paused"]
     assert "203.0.113.9" in {finding.by for finding in findings(state)}

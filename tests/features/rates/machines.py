@@ -77,7 +77,7 @@ class RateMachine(StoreMachine):
 
     def may_begin(self, run: ModelRun) -> bool:
         """Return whether no run of its concurrency key comes before it or is running."""
-        (id_,) = (id_ for id_, each in self.runs.items() if each is run)
+        (id_,) = (id_ for id_, other in self.runs.items() if other is run)
         return self.model.comes_first(id_) and not self.model.is_busy(run.concurrency)
 
     @rule()

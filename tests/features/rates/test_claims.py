@@ -107,9 +107,9 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
     spent: list[object] = []
     spend = rates.spend
 
-    def spend_and_note(*given: Any) -> Any:
-        spent.append(given)
-        return spend(*given)
+    def spend_and_note(*arguments: Any) -> Any:
+        spent.append(arguments)
+        return spend(*arguments)
 
     monkeypatch.setattr(rates, "spend", spend_and_note)
     jobs.task(name="limited", rate="100/s", burst=3, rate_key="{key}")(lambda key: None)

@@ -136,7 +136,7 @@ def test_runs_behind_others_in_their_order_do_not_keep_others_from_starts(kit: K
     (mine,) = waiting(kit)
     opened(kit)
     assert kit.claim_ids(side_by_side=True) == [mine]
-    assert [kit.get(each).gate for each in behind] == ["order"] * 3
+    assert [kit.get(run_id).gate for run_id in behind] == ["order"] * 3
 
 
 def test_run_passes_from_its_rate_to_the_gate_of_its_key_and_needs_no_other_start(

@@ -93,13 +93,13 @@ def report(jobs: CronJobs, seen: list[dict[str, Any]]) -> str:
 
 
 @on_both
-@pytest.mark.parametrize("given", [GIVEN, STORED], ids=["values", "JSON"])
+@pytest.mark.parametrize("arguments", [GIVEN, STORED], ids=["values", "JSON"])
 def test_values_and_their_json_are_stored_alike_and_decoded_for_the_call(
-    jobs: CronJobs, db: SQLAlchemy, report: str, seen: list[Any], given: dict[str, Any]
+    jobs: CronJobs, db: SQLAlchemy, report: str, seen: list[Any], arguments: dict[str, Any]
 ) -> None:
-    jobs.get(report).using(commit=True).enqueue(**given)
-    jobs.get(report).using(commit=True).enqueue_many([given, given])
-    jobs.enqueue(report, given, commit=True)
+    jobs.get(report).using(commit=True).enqueue(**arguments)
+    jobs.get(report).using(commit=True).enqueue_many([arguments, arguments])
+    jobs.enqueue(report, arguments, commit=True)
     payloads = db.session.scalars(select(JobRun.payload)).all()
     assert payloads == [STORED] * 4
     assert jobs.tick().succeeded == 4
