@@ -179,7 +179,7 @@ def test_batch_that_a_swallowed_error_has_left_open_is_told(
 
 @on_both
 @pytest.mark.parametrize("fails", [False, True])
-def test_batch_that_a_run_has_left_open_is_told_in_its_row_unless_it_fails(
+def test_batch_that_a_run_has_left_open_is_noted_in_its_row_unless_it_fails(
     jobs: CronJobs, db: SQLAlchemy, work: Any, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     """If the attempt fails, the next attempt fills the batch."""

@@ -49,7 +49,7 @@ def test_run_is_there_and_the_session_is_free(db: SQLAlchemy, work: Work) -> Non
     assert (run.is_new, run.status, run.payload) == (True, "queued", {"number": 1})
 
 
-def test_what_waits_in_the_session_is_committed_with_it(db: SQLAlchemy, work: Work) -> None:
+def test_other_work_in_the_session_is_committed_with_it(db: SQLAlchemy, work: Work) -> None:
     db.session.execute(text("CREATE TABLE mine (id int)"))
     db.session.add(JobEffect(key="mine", state="in_doubt"))
     work.enqueue(1)
@@ -151,7 +151,7 @@ class TestItRaises:
         db.session.rollback()
         assert (rows(db, "job_effects"), runs(db)) == (0, held_keys)
 
-    def test_what_had_begun_is_the_app_s_to_commit(
+    def test_earlier_work_is_left_for_the_app_to_commit(
         self, db: SQLAlchemy, jobs: CronJobs, held_keys: int, fail: Fail, listens: bool
     ) -> None:
         db.session.add(JobEffect(key="mine", state="in_doubt"))

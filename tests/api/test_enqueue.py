@@ -163,7 +163,7 @@ class TestUncommitted:
         assert f"greet (run {run}), greet (2 runs)" in warning
         assert "and 5 more" in warning
 
-    def test_what_was_settled_or_told_by_an_exception_is_not_warned_of(
+    def test_run_that_was_settled_or_lost_by_an_exception_is_not_warned_of(
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings
     ) -> None:
         for end in ("commit", "rollback"):
@@ -176,7 +176,7 @@ class TestUncommitted:
 
     @pytest.mark.parametrize("end", ["remove", "close"])
     @pytest.mark.parametrize("then", ["nothing", "commit", "rollback", "enqueue"])
-    def test_what_was_lost_with_its_session_is_warned_of_whatever_comes_then(
+    def test_run_lost_with_its_session_is_warned_of_whatever_follows(
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings, end: str, then: str
     ) -> None:
         with app.app_context():
@@ -190,7 +190,7 @@ class TestUncommitted:
         (warning,) = warnings()
         assert f"so lost: greet (run {run_id}). Call db.session.commit()" in warning
 
-    def test_a_handler_that_removes_the_session_is_told_of_what_it_lost(
+    def test_what_a_handler_loses_by_removing_the_session_is_reported(
         self, app: Flask, db: SQLAlchemy, jobs: CronJobs, greet: Greet
     ) -> None:
         @jobs.task

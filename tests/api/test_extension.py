@@ -43,7 +43,7 @@ def test_second_initialization_is_refused(app: Flask) -> None:
         ("actor", lambda action: "name"),
     ],
 )
-def test_a_function_that_cannot_be_called_as_it_will_be_is_refused(
+def test_a_function_that_cannot_take_its_arguments_is_refused(
     app: Flask, name: str, wrong: Any
 ) -> None:
     options: Any = {name: wrong}
@@ -88,7 +88,7 @@ class Refusal:
 
 
 @pytest.mark.pages
-def test_what_an_app_is_given_goes_before_the_instance_even_if_it_is_false(app: Flask) -> None:
+def test_arguments_for_an_app_override_the_instance_s_even_if_false(app: Flask) -> None:
     authorize, actor = Refusal(), Refusal()
     jobs = CronJobs(authorize=lambda action: True, actor=lambda: "instance")
     jobs.init_app(app, authorize=authorize, actor=actor)

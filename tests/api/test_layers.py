@@ -185,7 +185,7 @@ class TestWrongMixes:
             ),
         ],
     )
-    def test_it_is_told_in_a_sentence(self, options: dict[str, Any], message: str) -> None:
+    def test_it_is_refused_in_a_sentence(self, options: dict[str, Any], message: str) -> None:
         app = Flask("x")
         with pytest.raises(SetupError, match=message):
             CronJobs(app, **options)
@@ -286,7 +286,7 @@ class TestPsycopg2:
             assert state_of().engine is state_of().engine
 
     @pytest.mark.parametrize("returned", [True, False], ids=["by_a_listener", "by_a_creator"])
-    def test_connections_that_the_app_makes_itself_are_told(
+    def test_connections_that_the_app_makes_itself_are_reported(
         self, app: Flask, db: Any, jobs: CronJobs, returned: bool
     ) -> None:
         with app.app_context():
@@ -301,7 +301,7 @@ class TestPsycopg2:
             ):
                 jobs.tick()
 
-    def test_missing_psycopg_is_told_with_the_line_for_pip(
+    def test_missing_psycopg_is_reported_with_the_line_for_pip(
         self, app: Flask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         find = importlib.util.find_spec

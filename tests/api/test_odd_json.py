@@ -78,7 +78,7 @@ def admin(app: Flask) -> Command:
     return run
 
 
-def test_app_s_own_json_is_another(db: SQLAlchemy, database_url: str) -> None:
+def test_app_s_own_json_differs_from_ours(db: SQLAlchemy, database_url: str) -> None:
     """If this did not hold, the other tests could not fail."""
 
     class Own(db.Model):  # type: ignore[name-defined,misc]

@@ -93,7 +93,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("marker", MARKERS)
-def test_all_behind_a_marker_is_hidden(marker: str) -> None:
+def test_everything_after_a_marker_is_hidden(marker: str) -> None:
     for value in VALUES:
         assert strip_credentials(f"a\n{marker}{value}\nHost: a") == f"a\n{marker}***\nHost: a"
 

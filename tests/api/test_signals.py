@@ -50,7 +50,7 @@ class TestSignals:
         ],
         ids=["success", "failure", "death", "cancellation"],
     )
-    def test_each_change_is_told(
+    def test_each_change_sends_a_signal(
         self, perform: Any, heard: list[str], error: Any, options: Any, names: list[str]
     ) -> None:
         def handler() -> None:
@@ -60,7 +60,7 @@ class TestSignals:
         perform(handler, **options)
         assert heard == ["run_started(claim)", *names, "tick_finished(report)"]
 
-    def test_failure_of_a_run_that_is_to_be_cancelled_is_told_as_the_end_that_it_is(
+    def test_failure_of_a_run_that_is_to_be_cancelled_sends_the_signal_of_a_cancel(
         self, perform: Any, heard: list[str], caplog: pytest.LogCaptureFixture, db: SQLAlchemy
     ) -> None:
         def handler() -> None:

@@ -232,7 +232,7 @@ def test_options_among_the_arguments(context: None, jobs: CronJobs) -> None:
         send.enqueue(to=1, too=5)  # type: ignore[call-arg]
 
 
-def test_a_copy_is_no_function(send: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_cannot_be_called(send: Any, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(TypeError, match=r"write send\.using\(…\)\.enqueue\(…\); .* send\(…\)\."):
         send.using(delay=5)(1)
     assert send(1) == 1

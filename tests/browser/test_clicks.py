@@ -101,7 +101,7 @@ def test_a_group_is_retried_or_discarded_after_a_question(
     assert _heading(browser) == "All is well"
 
 
-def test_a_group_is_left_alone_by_who_says_no(browser: Browser, site: Site) -> None:
+def test_a_group_is_unchanged_if_the_answer_is_no(browser: Browser, site: Site) -> None:
     site.die(1)
     browser.get(f"{site.url}/")
     find_button(browser, "Retry").click()

@@ -176,7 +176,7 @@ def test_last_runs_are_seen_whole_on_a_phone(
         assert browser.execute_script(hidden, table) == 0, path
 
 
-def test_what_can_be_pressed_is_not_printed(browser: Browser, lively_site: Site) -> None:
+def test_buttons_are_not_printed(browser: Browser, lively_site: Site) -> None:
     query = """return [...document.querySelectorAll("main button, main input, main .bulk")]
         .filter((each) => each.checkVisibility()).map((each) => each.outerHTML)"""
     for path in ("/", "/runs?status=dead", f"/runs/{DEAD}"):

@@ -84,7 +84,7 @@ def test_without_migrations_the_advice_is_init(app: Flask, run: Run) -> None:
 
 @pytest.mark.flask_sqlalchemy
 @pytest.mark.parametrize("metadata", [None, MetaData()])
-def test_migrations_that_see_no_job_tables_are_to_be_given_the_metadata(
+def test_for_migrations_that_see_no_job_tables_the_advice_is_the_metadata(
     tmp_path: Path, metadata: MetaData | None
 ) -> None:
     """Otherwise they would create no tables, and later drop those that ``init`` has created."""

@@ -174,7 +174,7 @@ class TestOptions:
         report = json.loads(tick("--dry-run", "--json").stdout)
         assert report == {"slots": [], "runs": {"value": 1, "capped": False}}
 
-    def test_dry_run_tells_only_of_definitions_that_the_tick_would_touch(
+    def test_dry_run_prints_only_definitions_that_the_tick_would_touch(
         self, tick: Tick, rows: Rows
     ) -> None:
         rows.definition("gone", next_run_at=ago(60))
@@ -202,7 +202,7 @@ class TestOptions:
             ({"budget": -float("inf")}, ValueError, "Give seconds, or None"),
         ],
     )
-    def test_python_is_told_of_values_that_cannot_be_meant(
+    def test_values_from_python_that_cannot_be_meant_are_refused(
         self, context: None, jobs: CronJobs, option: Any, error: type[Exception], says: str
     ) -> None:
         with pytest.raises(error, match=says):
@@ -276,7 +276,7 @@ class TestRetention:
             assert tick.db.session.scalars(select(JobEffect.id)).all() == []
 
 
-def test_a_queue_that_no_task_has_is_told_with_a_suggestion(
+def test_a_queue_that_no_task_has_is_reported_with_a_suggestion(
     app: Flask, jobs: CronJobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs.task(name="send", queue="mail")(lambda: None)

@@ -17,7 +17,7 @@ from tests.marks import on_postgresql
 from tests.rows import ago
 
 
-def test_claim_tells_what_the_runner_needs(kit: Kit) -> None:
+def test_claim_contains_what_the_runner_needs(kit: Kit) -> None:
     slot = ago(hours=1)
     payload = {"text": "é\n\"'", "list": [1, 2.5, None, True], "object": {"a": {}}}
     run = kit.run(
@@ -38,7 +38,7 @@ def test_claim_forgets_the_progress_of_an_earlier_attempt(kit: Kit) -> None:
     assert (kit.get(run).progress, kit.get(run).progress_message) == (None, None)
 
 
-def test_due_is_told_by_the_database_s_clock_to_the_millisecond(kit: Kit) -> None:
+def test_due_runs_are_found_by_the_database_s_clock_to_the_millisecond(kit: Kit) -> None:
     clock = kit.definitions.now()
     due = kit.run(run_at=clock - timedelta(milliseconds=2))
     kit.run(run_at=clock + timedelta(minutes=1))
@@ -90,7 +90,7 @@ def test_runs_that_another_claim_has_locked_are_skipped(kit: Kit) -> None:
     assert kit.claim_ids(10) == [*ids[:2], *ids[4:]]
 
 
-def test_outcomes_are_waited_for_only_if_somebody_has_locked_their_rows(
+def test_outcomes_are_waited_for_only_if_their_rows_are_locked(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit.runs(3)

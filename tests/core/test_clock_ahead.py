@@ -66,7 +66,7 @@ def repair(state: State) -> list[str]:
     return [finding.what.partition(".")[0] for finding in ahead]
 
 
-def test_definitions_go_on_when_a_person_has_run_the_sql(
+def test_definitions_continue_after_a_person_has_run_the_sql(
     jobs: CronJobs, db: SQLAlchemy, state: State, ran: list[str]
 ) -> None:
     assert repair(state) == []

@@ -58,7 +58,7 @@ class TestBehindABusyKey:
         assert len(waits) == WINDOW + SPARE + 10
         assert kit.claim_ids(9) == ids[1:]
 
-    def test_the_end_of_the_one_at_work_opens_the_next_alone(self, kit: Kit) -> None:
+    def test_the_end_of_the_running_one_opens_only_the_next(self, kit: Kit) -> None:
         assert claim_until_nothing_is_parked(kit, 1) == []
         (running,) = (row for row in kit.all_rows() if row.status == "running")
         assert kit.claims.release_token(running.locked_by)
@@ -67,12 +67,12 @@ class TestBehindABusyKey:
         assert kit.claim_ids(9) == opened
         assert gate.mend_all(kit.books) == 0
 
-    def test_another_is_found_behind_runs_of_another_task_too(self, kit: Kit) -> None:
+    def test_another_is_also_found_behind_runs_of_another_task(self, kit: Kit) -> None:
         add_many(kit, 2 * WINDOW + 1, concurrency_key="t", job_type="theirs", priority=9)
         run = keyed(kit, "a")
         assert claim_until_nothing_is_parked(kit, 1) == [run]
 
-    def test_those_without_a_share_or_not_due_are_passed_by(self, kit: Kit) -> None:
+    def test_those_without_a_share_or_not_due_are_skipped(self, kit: Kit) -> None:
         keyed(kit, "a", run_at=ago(seconds=900))
         assert len(claim_until_nothing_is_parked(kit, 1)) == 1
         keyed(kit, "a")
@@ -100,7 +100,7 @@ def test_as_many_of_a_key_are_opened_as_have_a_share_of_each_task_and_queue(kit:
 
 
 @on_postgresql
-def test_opening_passes_over_what_is_locked_and_opens_the_next(kit: Kit) -> None:
+def test_opening_skips_locked_runs_and_opens_the_next(kit: Kit) -> None:
     first, second, third = keyed(kit), keyed(kit), keyed(kit)
     answer = kit.claims.record_and_claim([], kit.request(beyond=20))
     (claim,) = answer.claims

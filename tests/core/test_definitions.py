@@ -13,7 +13,7 @@ from tests.kit import Kit, spec
 from tests.rows import ago, now
 
 
-def test_declared_definition_stands_as_it_was_stated_first(kit: Kit) -> None:
+def test_declared_definition_stays_as_it_was_first_declared(kit: Kit) -> None:
     first = now() + timedelta(hours=1)
     stated = spec(
         payload={"a": [1]}, queue="mail", priority=2, max_attempts=3, catchup="all",

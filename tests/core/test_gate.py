@@ -68,7 +68,7 @@ def test_claim_that_parks_keeps_what_a_run_has_left_behind(kit: Kit) -> None:
         assert getattr(after, name) == getattr(before, name)
 
 
-def test_first_that_ends_before_the_claim_that_saw_it_has_parked(kit: Kit) -> None:
+def test_run_parked_behind_one_that_has_just_ended_is_opened(kit: Kit) -> None:
     """The transaction that commits last sees the other's write. Here, this is the claim's."""
     second = [ordered(kit) for _ in range(2)][1]
     (running,) = kit.claim()
@@ -152,7 +152,7 @@ def test_outcome_and_claim_in_one_go_to_the_next_that_nobody_has_parked(kit: Kit
     assert ids_of(answer) == [second]
 
 
-def test_what_nobody_opened_is_mended_however_many_keys_there_are(kit: Kit) -> None:
+def test_runs_that_stayed_parked_are_mended_however_many_keys_there_are(kit: Kit) -> None:
     values = "'task', 'key ' || id, 1, true, 'order', now()"
     if kit.engine.dialect.name == "sqlite":
         values = values.replace("now()", "'2026-01-01'")
@@ -206,7 +206,7 @@ def test_many_workers_at_once_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("values", KINDS, ids=["order", "one", "three"])
-def test_what_workers_die_before_opening_is_mended(kit: Kit, values: dict[str, Any]) -> None:
+def test_runs_that_dead_workers_did_not_open_are_mended(kit: Kit, values: dict[str, Any]) -> None:
     """One worker in three dies after its outcomes or after its claim; idle workers mend."""
     finished = work_off(kit, values, claimed_at_once=3, dies=Random(7))
     assert len(finished) == len(KEYS) * PER_KEY

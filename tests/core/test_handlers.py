@@ -85,7 +85,7 @@ def test_lease_by_default_outlasts_three_missed_heartbeats_and_a_minute() -> Non
     assert lease >= 60
 
 
-def test_progress_is_written_rarely_however_often_it_is_told(
+def test_progress_is_written_rarely_however_often_it_is_reported(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
 ) -> None:
     @jobs.task

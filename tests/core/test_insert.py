@@ -121,7 +121,7 @@ def test_transactions_with_the_same_keys_do_not_deadlock(
     assert sorted(row.idempotency_key or "" for row in rows) == sorted(made_new)
 
 
-def test_runs_are_told_apart_without_a_sequence_to_reserve_ids_from(kit: Kit) -> None:
+def test_runs_are_matched_to_their_rows_without_a_sequence_of_ids(kit: Kit) -> None:
     """If the column's default was changed, the ids are in the order of the keys."""
     if kit.engine.dialect.name == "postgresql":
         kit.sql("ALTER SEQUENCE job_runs_id_seq OWNED BY NONE")

@@ -102,7 +102,7 @@ def test_many_keys_at_once_have_one_pending_run_each(
     assert {id_ for ids in returned for id_ in ids} == {row.id for row in kit.all_rows()}
 
 
-def test_what_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
+def test_run_that_is_replaced_was_seen_by_no_attempt(kit: Kit) -> None:
     """Each claim sees the row's final values, and the last payload is executed."""
 
     def enqueue(number: int) -> int:
@@ -150,7 +150,7 @@ def test_replacing_waits_for_a_claim_and_makes_a_run_of_its_own(kit: Kit) -> Non
 
 
 @on_postgresql
-def test_claim_passes_over_a_run_that_is_being_replaced(kit: Kit) -> None:
+def test_claim_skips_a_run_that_is_being_replaced(kit: Kit) -> None:
     with Session(kit.engine) as session:
         insert_or_find(session, new("key", unique_while="waiting"))
         session.commit()

@@ -116,7 +116,7 @@ def test_slow_receiver_of_an_outcome_holds_up_neither_leases_nor_outcomes(
 
 
 @on_sqlite
-def test_nothing_is_claimed_while_too_much_is_left_to_tell(
+def test_nothing_is_claimed_while_too_many_signals_are_unsent(
     app: Flask, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer_module, "MAX_UNREPORTED", 5)
@@ -225,7 +225,7 @@ def test_its_last_minute_is_finished_when_it_stops(
     assert (succeeded, finished_at is not None) == (1, True)
 
 
-def test_each_minute_is_told_with_its_report(
+def test_each_minute_sends_a_signal_with_its_report(
     app: Flask, db: SQLAlchemy, note: Any, resident: Start, short_minutes: None
 ) -> None:
     reports: list[TickReport] = []

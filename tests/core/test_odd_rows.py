@@ -232,7 +232,7 @@ def test_lost_run_whose_token_is_a_blob_suffers_alone(
 
 
 @on_sqlite
-def test_claim_behind_a_backlog_goes_past_a_priority_that_is_a_text(
+def test_claim_behind_a_backlog_passes_a_priority_that_is_a_text(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
     """The claim goes from group to group, to each group's next priority; a text has none."""

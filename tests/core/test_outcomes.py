@@ -167,7 +167,7 @@ def test_a_second_write_of_the_same_claim_changes_nothing(kit: Kit) -> None:
     assert kept(kit) == [(1, "one")]
 
 
-def test_an_attempt_goes_on_with_its_output_and_a_stale_worker_does_not(kit: Kit) -> None:
+def test_an_attempt_appends_to_its_output_and_a_stale_worker_does_not(kit: Kit) -> None:
     """A released attempt does not count, so the next claim has the same number."""
     kit.run()
     stale = kit.claim_one()
@@ -253,7 +253,7 @@ class TestGrowthOfFailures:
         assert [failure.attempt for failure in kit.failures(run)] == [2, 3, 4, 5, 6]
 
     @on_postgresql
-    def test_a_failure_that_somebody_has_locked_holds_up_no_outcome(self, kit: Kit) -> None:
+    def test_a_locked_failure_holds_up_no_outcome(self, kit: Kit) -> None:
         run = kit.run(max_attempts=1)
         self.fail(kit, run, KEPT)
         with kit.engine.begin() as operator:

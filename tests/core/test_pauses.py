@@ -64,7 +64,7 @@ def test_runs_of_a_paused_task_wait(
     assert seen[-1] == name
 
 
-def test_backlog_of_a_paused_task_is_passed_over(
+def test_backlog_of_a_paused_task_is_skipped(
     jobs: CronJobs, tasks: dict[str, Any], seen: list[str]
 ) -> None:
     for name in ("send", "keyed"):
@@ -75,7 +75,7 @@ def test_backlog_of_a_paused_task_is_passed_over(
     assert seen == ["plain"]
 
 
-def test_pause_holds_from_its_commit_also_for_a_tick_at_work(
+def test_pause_holds_from_its_commit_also_for_a_running_tick(
     jobs: CronJobs, db: SQLAlchemy
 ) -> None:
     numbers: list[int] = []
@@ -146,7 +146,7 @@ def test_what_cannot_be_paused_is_refused(jobs: CronJobs, tasks: dict[str, Any])
 
 
 class TestReports:
-    def test_what_is_paused_is_not_overdue_but_worth_a_look(
+    def test_paused_work_is_not_overdue_but_needs_attention(
         self, jobs: CronJobs, tasks: dict[str, Any], state: State, rows: Rows
     ) -> None:
         rows.tick()

@@ -49,7 +49,7 @@ def test_policy_is_not_asked_about_a_lost_worker(
 
 @on_postgresql
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
-def test_run_taken_back_is_told_though_the_connection_broke(
+def test_reclaimed_run_is_reported_though_the_connection_broke(
     app: Flask,
     jobs: CronJobs,
     db: SQLAlchemy,
@@ -114,7 +114,7 @@ def test_living_worker_that_could_not_renew_under_a_lock_keeps_its_run(
     assert (rows.get(alive).status, rows.get(dead).status) == ("running", "failed")
 
 
-def test_worker_that_beats_while_its_run_is_taken_back_keeps_it(
+def test_worker_whose_heartbeat_comes_during_a_reclaim_keeps_its_run(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was slow, not dead: its heartbeat comes between reading the leases and the write."""

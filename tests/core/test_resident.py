@@ -259,7 +259,7 @@ def pauses(looks: list[float]) -> list[float]:
 
 
 @on_postgresql
-def test_a_worker_that_listens_looks_once_in_two_seconds(
+def test_a_worker_that_listens_polls_every_two_seconds(
     note: Any, looks: list[float], resident: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert admission.LISTENING_POLL_SECONDS == 2.0
@@ -269,7 +269,7 @@ def test_a_worker_that_listens_looks_once_in_two_seconds(
     assert min(pauses(looks[1:])) > 0.55
 
 
-def test_a_worker_that_cannot_listen_looks_by_itself_and_seldom_where_it_asks_a_server(
+def test_a_worker_that_cannot_listen_polls_and_polls_a_server_seldom(
     note: Any, db: SQLAlchemy, database_url: str, looks: list[float], resident: Start,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -80,7 +80,7 @@ class TestGrowth:
         assert tick_ids(kit) == [unfinished, later, now]
 
     @on_postgresql
-    def test_a_row_that_somebody_has_locked_is_passed_over(self, kit: Kit) -> None:
+    def test_a_locked_row_is_skipped(self, kit: Kit) -> None:
         locked, free = begin(kit), begin(kit)
         kit.sql("UPDATE job_ticks SET started_at = '2000-01-01'")
         with kit.engine.begin() as operator:

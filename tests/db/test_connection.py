@@ -140,7 +140,7 @@ class TestSeveralStatements:
 
     @any_engine
     @pytest.mark.parametrize("failing", [0, 1])
-    def test_one_that_fails_takes_back_the_other_and_is_not_sent_again(
+    def test_one_that_fails_rolls_back_the_other_and_is_not_sent_again(
         self, kit: Kit, failing: int
     ) -> None:
         """Otherwise psycopg would send the statements that it still holds."""

@@ -42,7 +42,7 @@ def test_an_sqlite_file_that_cannot_be_written_is_named(
     [{"connect_args": {"options": "-c default_transaction_read_only=on"}}],
     indirect=True,
 )
-def test_a_connection_that_may_only_read_is_told_with_what_to_do(engine: Engine) -> None:
+def test_a_connection_that_may_only_read_is_reported_with_what_to_do(engine: Engine) -> None:
     with Bookkeeping(engine, patience=0.1) as books, pytest.raises(DatabaseTrouble) as caught:
         books.rows(text("CREATE TABLE t (a INTEGER)"))
     message = str(caught.value)

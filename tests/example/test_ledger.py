@@ -25,7 +25,7 @@ def pay(client: FlaskClient, invoice: Invoice) -> int:
     return client.post(f"/invoices/{invoice.id}/paid", data=fields).status_code
 
 
-def test_lines_follow_each_other_also_if_the_first_is_tried_again(
+def test_lines_keep_their_order_if_the_first_is_retried(
     tally: Tally, ada: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = tally.all(

@@ -75,7 +75,7 @@ def dead(db: SQLAlchemy) -> Callable[[], int]:
     return lambda: db.session.scalars(select(JobRun.id).where(JobRun.status == "dead")).one()
 
 
-def test_order_goes_on_behind_a_dead_run(
+def test_order_continues_after_a_dead_run(
     jobs: CronJobs, db: SQLAlchemy, ledger: MakeLedger, dead: Callable[[], int]
 ) -> None:
     books = ledger()

@@ -53,7 +53,7 @@ def wrong(connection: Connection, tmp_path: Path, *effects: str) -> list[str]:
     return list(driver.wrong(connection, tmp_path))
 
 
-def test_what_may_be_is_not_wrong(connection: Connection, tmp_path: Path) -> None:
+def test_effects_in_doubt_are_not_wrong(connection: Connection, tmp_path: Path) -> None:
     _mark(connection, "1:1", "in_doubt")
     _mark(connection, "1:2", "in_doubt")
     # The effect 1:1 is called with in_doubt="redo", so it was repeated; 1:2 is in doubt, and not

@@ -129,7 +129,7 @@ def test_tables_made_by_the_app_are_sound_as_well(
         ),
     ],
 )
-def test_what_the_tables_lack_is_found(
+def test_missing_parts_of_the_tables_are_found(
     state: State, statements: list[str], id_: str, level: str, message: str
 ) -> None:
     execute(state, *statements)
@@ -167,7 +167,7 @@ def test_clocks_of_other_hosts_are_compared(state: State, rows: Rows) -> None:
     )
 
 
-def test_what_the_verdict_lists_is_listed(state: State, rows: Rows) -> None:
+def test_problems_of_the_verdict_are_findings(state: State, rows: Rows) -> None:
     rows.tick()
     rows.run("dead", age=60)
     rows.effect("old", state="done", done_at=ago(days=90, minutes=70))

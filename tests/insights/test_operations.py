@@ -186,7 +186,7 @@ ACTS: dict[str, Callable[[State, int], object]] = {
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_what_cannot_be_noted_is_not_done(
+def test_action_that_cannot_be_recorded_is_not_done(
     state: State, rows: Rows, jobs: CronJobs, name: str
 ) -> None:
     jobs.task(name="send")(lambda: None)

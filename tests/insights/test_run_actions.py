@@ -77,7 +77,7 @@ def test_discarded_run_ends_cancelled_from_now_on_and_can_be_retried(
 
 
 @pytest.mark.parametrize("status", ["queued", "failed"])
-def test_waiting_run_that_is_cancelled_ends_at_once_and_is_told(
+def test_waiting_run_that_is_cancelled_ends_at_once_with_a_signal(
     state: State, rows: Rows, status: str
 ) -> None:
     run_id = rows.run(status)

@@ -42,7 +42,7 @@ def test_those_that_need_attention_come_first(state: State) -> None:
     ]
 
 
-def test_what_was_missed_long_ago_or_retried_needs_nobody(state: State, rows: Rows) -> None:
+def test_slots_missed_long_ago_or_retried_need_no_attention(state: State, rows: Rows) -> None:
     definition = rows.definition("a")
     rows.run("skipped", definition_id=definition, error_type="Missed", age=25 * 3600)
     rows.run("skipped", definition_id=definition, error_type="Overlap", age=60)

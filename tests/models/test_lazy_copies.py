@@ -93,7 +93,7 @@ def test_threads_that_look_at_once_find_them_all() -> None:
     assert complete == [True] * 8
 
 
-def test_copy_that_failed_is_made_at_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_that_failed_is_made_at_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
     metadata = with_own_table()
     with monkeypatch.context() as patch:
         patch.setattr(copies, "_make_plain", lambda *_: 1 / 0)

@@ -51,7 +51,7 @@ def test_old_table_gets_them_once_while_reads_and_writes_go_on(old: Engine) -> N
 
 
 @on_postgresql
-def test_what_somebody_has_set_stays(old: Engine) -> None:
+def test_settings_made_by_hand_stay(old: Engine) -> None:
     execute(old, "ALTER TABLE job_runs SET (autovacuum_vacuum_threshold = 7, fillfactor = 90)")
     create_tables(old)
     own = {"autovacuum_vacuum_threshold=7", "fillfactor=90"}

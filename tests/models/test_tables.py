@@ -154,7 +154,7 @@ def test_every_index_and_constraint_has_a_name_of_its_own(engine: Engine) -> Non
     assert keys == {f"pk_{table}" for table in NAMES}
 
 
-def test_what_refers_to_a_run_is_found_by_an_index(engine: Engine) -> None:
+def test_rows_that_refer_to_a_run_are_found_by_an_index(engine: Engine) -> None:
     """Otherwise deleting a run would read whole tables for the rows that refer to it."""
     inspector = inspect(engine)
     references = [

@@ -155,7 +155,7 @@ def test_frozen_worker_begins_nothing_that_it_had_claimed_and_lost(site: Site) -
 @pytest.mark.parametrize(
     ("task", "payload"), [("effect_after_wait", {}), ("tells", {"often": False})]
 )
-def test_zombie_with_a_lost_lease_begins_no_effect_and_tells_no_progress(
+def test_zombie_with_a_lost_lease_begins_no_effect_and_reports_no_progress(
     site: Site, task: str, payload: dict[str, object]
 ) -> None:
     """It does not even make a mark, which would put the effect in doubt."""

@@ -292,7 +292,7 @@ def test_sigterm_between_the_forks_reaches_all_workers(site: Site) -> None:
 
 
 @on_sqlite
-def test_a_worker_that_replaces_the_first_goes_on_with_the_minutes(site: Site) -> None:
+def test_a_worker_that_replaces_the_first_continues_the_minutes(site: Site) -> None:
     process = start_workers(site, "--queue", "ours")
     (row,) = wait_until(lambda: site.query("SELECT pid FROM job_ticks"))
     os.kill(row.pid, signal.SIGKILL)
@@ -317,7 +317,7 @@ def run_pinging(site: Site, monitor: Monitor, task: str, *names: str) -> None:
             jobs_app.jobs.run_now(name)
 
 
-def test_worker_that_ends_with_a_handler_that_does_not_end_tells_of_the_failure_first(
+def test_worker_that_is_ended_with_a_stuck_handler_pings_the_failure_first(
     site: Site, monitor: Monitor
 ) -> None:
     site.config |= {"CRONJOBS_TIMEOUT": 1, "CRONJOBS_SHUTDOWN_GRACE": 0}

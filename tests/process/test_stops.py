@@ -230,7 +230,7 @@ def test_sigterm_at_random_moments_orphans_no_run(site: Site) -> None:
 
 
 @on_sqlite
-def test_cancel_of_what_is_not_at_work(site: Site) -> None:
+def test_cancel_of_a_run_whose_handler_does_not_run(site: Site) -> None:
     """A run whose worker is dead is not tried again; one that has just ended stays as it is."""
     run, tick = site.begin("wait_once")
     tick.end()

@@ -61,7 +61,7 @@ def names(
     dispose(names)
 
 
-def test_dead_run_is_told_by_mail_and_to_sentry(
+def test_dead_run_is_reported_by_mail_and_to_sentry(
     names: dict[str, Any], smtp: MagicMock, sentry: MagicMock
 ) -> None:
     @names["jobs"].task(retry=False)

@@ -207,7 +207,7 @@ def test_every_module_has_a_room() -> None:
     assert _ROOM_OF.keys() == FLOOR.keys()
 
 
-def test_few_import_by_a_name_that_is_made_as_they_run() -> None:
+def test_few_modules_import_by_a_computed_name() -> None:
     """The tests here cannot see what such modules import."""
     assert {short(name) for name in places("importlib.import_module")} == {
         *("__init__", "cli.group", "core.features", "core.worker.process_signals"),

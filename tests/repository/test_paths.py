@@ -58,7 +58,7 @@ def test_path_is_written_down_as_its_bound_says(call: str, database: str) -> Non
     assert Size(len(files), len(functions)) == BOUNDS[call, database], again
 
 
-def test_what_is_new_is_named() -> None:
+def test_function_that_is_new_on_a_path_is_named() -> None:
     names = sorted(written("enqueue", "sqlite"))
     steps = [Step(file, function) for file, _, function in (name.partition(" ") for name in names)]
     assert faults("enqueue", "sqlite", Walk(tuple(steps))) == ""

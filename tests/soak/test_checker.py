@@ -355,7 +355,7 @@ def test_an_explanation_tells_all_of_the_run() -> None:
     assert "8.900: freezes, pid 201" in text
 
 
-def test_errors_in_logs_are_told_apart_from_what_runs_printed() -> None:
+def test_errors_in_logs_are_distinguished_from_the_output_of_runs() -> None:
     logs = (
         "failed  failing  run 7: RuntimeError: as asked\n  File 'x'\nKeyError: 'run 8'\nError: no"
     )

@@ -195,7 +195,7 @@ def test_drain_inside_a_handler_is_refused(shop: Shop) -> None:
         drain(shop.jobs)
 
 
-def test_runs_that_were_enqueued_ahead_of_the_clock_are_not_passed_over(shop: Shop) -> None:
+def test_runs_that_were_enqueued_ahead_of_the_clock_are_not_skipped_silently(shop: Shop) -> None:
     """The handler of a definition that was fired at a later time enqueues such runs."""
     with travel(timedelta(days=30)):
         shop.mail.using(commit=True).enqueue(1)

@@ -57,5 +57,5 @@ def test_a_printed_age_is_read_back_as_the_same(text: str, seconds: float, print
 
 
 @pytest.mark.parametrize("text", ["", "90", "h", "2y", "-2h", "1e3s", "٢h", "1.s"])
-def test_what_is_no_age_is_not_read(text: str) -> None:
+def test_text_that_is_no_age_is_refused(text: str) -> None:
     assert parse_age(text) is None

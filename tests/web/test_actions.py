@@ -36,7 +36,7 @@ class Unspeakable:
         ("cancel", "dead", "dead", "Nothing was changed. Run 1 ended as dead"),
     ],
 )
-def test_what_a_run_becomes(pages: Pages, verb: str, before: str, after: str, message: str) -> None:
+def test_action_changes_the_status_of_a_run(pages: Pages, verb: str, before: str, after: str, message: str) -> None:
     run_id = pages.add(before)
     answer = pages.post(f"/jobs/runs/{run_id}/{verb}")
     assert answer.location == f"/jobs/runs/{run_id}#message"
@@ -61,7 +61,7 @@ def test_run_now_is_for_definitions(pages: Pages) -> None:
     ("verb", "values"),
     [("run", {"job_type": "gone"}), ("resume", {"schedule": "61 * * * *", "paused_at": NOW})],
 )
-def test_what_cannot_be_done_with_a_definition_is_told(
+def test_action_that_a_definition_does_not_allow_is_explained(
     pages: Pages, verb: str, values: dict[str, Any]
 ) -> None:
     pages.define("nightly", **values)

@@ -141,7 +141,7 @@ def test_a_post_from_our_own_page_passes(
     assert answer.status_code == status
 
 
-def test_a_route_that_nobody_gave_a_right_needs_the_right_to_act(
+def test_a_route_without_a_declared_right_needs_the_right_to_act(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(RIGHTS, "cronjobs.status")

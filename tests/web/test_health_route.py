@@ -76,7 +76,7 @@ def test_others_get_the_last_answer_while_one_looks(pages: Pages, slow: Slow) ->
     assert slow.answers == ["ok\n"]
 
 
-def test_a_look_that_hangs_is_down_for_others_until_it_ends(
+def test_a_check_that_hangs_counts_as_down_until_it_ends(
     pages: Pages, slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitoring, "LIMIT_SECONDS", 0.2)

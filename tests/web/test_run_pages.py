@@ -265,7 +265,7 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
          "It waits until it is due: in 23\N{NO-BREAK SPACE}h."),
     ],
 )  # fmt: skip
-def test_a_run_tells_what_is_special_about_it(
+def test_a_run_shows_what_is_special_about_it(
     pages: Pages, status: str, values: dict[str, Any], message: str
 ) -> None:
     pages.shows(f"runs/{pages.add(status, **values)}", message)

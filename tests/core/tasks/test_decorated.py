@@ -67,7 +67,7 @@ def test_function_that_passes_everything_on_has_the_parameters_of_the_one_inside
     assert add.enqueue(1).payload == {"a": 1}
 
 
-def test_argument_that_a_decorator_gives_unnamed_is_told_with_what_to_do(
+def test_argument_that_a_decorator_passes_by_position_is_refused_with_advice(
     context: None, jobs: CronJobs
 ) -> None:
     @jobs.task

@@ -199,7 +199,7 @@ class Counted(list[Any]):
 
 @pytest.mark.parametrize("member", [0, "x", [], {"a": 1}, None], ids=repr)
 @pytest.mark.parametrize("inside", [False, True])
-def test_what_lies_behind_the_limit_is_not_read(member: Any, inside: bool) -> None:
+def test_members_beyond_the_limit_are_not_read(member: Any, inside: bool) -> None:
     many = Counted([member] * 300_000)
     payload = {"first": 1, "many": {"deep": [many]} if inside else many}
     with pytest.raises(PayloadError, match="larger than 65,536 bytes, the limit"):
@@ -280,7 +280,7 @@ def test_limit_is_the_same_to_the_byte(size: int) -> None:
 
 
 @given(payload=st.dictionaries(st.sampled_from(["user_id", "week", "self", "more", "é"]), values))
-def test_names_alone_tell_right_arguments_from_wrong_ones(payload: dict[Any, object]) -> None:
+def test_names_alone_distinguish_right_arguments_from_wrong_ones(payload: dict[Any, object]) -> None:
     """The check of names agrees with the signature, even for handlers with any arguments."""
     jobs = CronJobs()
 

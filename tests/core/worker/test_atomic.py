@@ -115,7 +115,7 @@ def test_lost_lease_rolls_the_work_back(db: SQLAlchemy, tick: Tick, enqueue: Enq
     assert (the_run(db).status, the_run(db).locked_by) == ("running", "other:1:token")
 
 
-def test_so_is_the_work_of_a_step(
+def test_work_of_a_step_that_fails_or_loses_its_run_is_rolled_back(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     def work(holder: str = "locked_by") -> None:

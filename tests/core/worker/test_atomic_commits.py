@@ -64,7 +64,7 @@ def by_timeout(db: SQLAlchemy) -> None:
     ("fail", "error_type"),
     [(by_value_error, "Broken"), (by_statement, "Error"), (by_timeout, "TimedOut")],
 )
-def test_failure_without_a_commit_is_what_it_is(
+def test_failure_without_a_commit_keeps_its_own_error(
     jobs: CronJobs, db: SQLAlchemy, fail: Do, error_type: str, left_open: int
 ) -> None:
     def handler() -> None:

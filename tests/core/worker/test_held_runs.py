@@ -10,7 +10,7 @@ from tests.leases import EndlessLeases
 CLAIM = Claim(1, "host:1:token", "it", "{}", 1, 3, None)
 
 
-def test_what_has_left_the_inbox_has_begun_whoever_gives_it_back() -> None:
+def test_claim_that_has_left_the_inbox_counts_as_begun() -> None:
     """Async handlers begin like this, beside one whose process is killed."""
     held_runs = HeldRuns(EndlessLeases())
     held_runs.add([Claim(number, "host:1:token", "it", "{}", 1, 3, None) for number in (1, 2)], 0.0)

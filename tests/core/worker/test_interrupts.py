@@ -172,7 +172,7 @@ def block_alarms() -> None:
 
 
 @pytest.mark.parametrize("take", [ignore_alarms, block_alarms])
-def test_signal_that_a_handler_has_taken_is_ours_again_and_told_once(
+def test_signal_that_a_handler_has_taken_is_ours_again_and_reported_once(
     interrupter: HandlerInterrupter,
     take: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
@@ -450,7 +450,7 @@ def test_interruption_that_hits_sqlalchemy_takes_no_debugger_away(
 
 
 @pytest.mark.parametrize("raises", [ValueError, KeyboardInterrupt])
-def test_interruption_that_hits_sqlalchemy_comes_also_if_that_raises(
+def test_interruption_that_hits_sqlalchemy_is_raised_even_if_that_raises(
     interrupter: HandlerInterrupter, raises: type[BaseException]
 ) -> None:
     def flush() -> None:
@@ -531,7 +531,7 @@ def lit(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return lit
 
 
-def test_fuse_cut_for_a_run_is_whole_again_when_the_run_has_ended(
+def test_watchdog_shortened_for_a_run_is_reset_when_the_run_has_ended(
     clock: Clock, lit: list[float]
 ) -> None:
     watchdog = Watchdog(LEASE, enabled=True)
@@ -557,7 +557,7 @@ def context_of(settings: Settings) -> SimpleNamespace:
     )
 
 
-def test_fuse_burns_while_runs_are_held_or_at_work_and_not_beside_an_idle_worker(
+def test_watchdog_is_set_while_runs_are_held_or_running_and_not_for_an_idle_worker(
     clock: Clock, lit: list[float]
 ) -> None:
     runner = SimpleNamespace(

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("context")
 
 class TestLostAnswers:
     @on_postgresql
-    def test_runs_claimed_unheard_are_given_back_though_the_worker_stops(
+    def test_runs_of_a_claim_whose_answer_was_lost_are_given_back_at_a_stop(
         self, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
     ) -> None:
         calls: list[int] = []
@@ -174,7 +174,7 @@ def test_max_runs_is_not_spent_on_what_is_handed_back(jobs: CronJobs, enqueue: E
     assert (report.succeeded, report.released) == (13, 0)
 
 
-def test_tick_whose_budget_is_used_up_before_its_runs_claims_once_all_the_same(
+def test_tick_whose_budget_is_used_up_before_its_runs_still_claims_once(
     jobs: CronJobs, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy host, every tick may be this slow. Otherwise no run would ever begin."""

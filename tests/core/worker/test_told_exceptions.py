@@ -126,7 +126,7 @@ def test_each_run_of_a_lost_worker_has_a_worker_lost_of_its_own(
 
 
 @both_kinds
-def test_nothing_of_the_handler_or_the_run_lives_on_when_all_is_told(
+def test_nothing_of_the_handler_or_the_run_is_kept_after_the_signals(
     jobs: CronJobs, caplog: pytest.LogCaptureFixture, enqueue: Enqueue, is_async: bool
 ) -> None:
     caplog.set_level(logging.CRITICAL, "flask_cronjobs")  # pytest keeps each record.

@@ -144,7 +144,7 @@ def nest_and_roll_back(db: SQLAlchemy) -> None:
 
 
 @pytest.mark.parametrize("do", [commit, roll_back, read, nest_and_roll_back, lambda db: None])
-def test_nothing_is_said_if_nothing_is_lost(
+def test_nothing_is_logged_if_nothing_is_lost(
     perform: Callable[..., JobRun], db: SQLAlchemy, do: Do, caplog: pytest.LogCaptureFixture
 ) -> None:
     for options in ({}, {"name": "atomic", "atomic": True}):
@@ -229,7 +229,7 @@ def test_tick_says_which_runs_it_cannot_see(
     assert caplog.text == ""
 
 
-def test_each_app_is_watched_though_one_that_is_gone_had_its_place(engine: Engine) -> None:
+def test_each_app_is_watched_even_at_the_address_of_an_earlier_one(engine: Engine) -> None:
     """Tests, for example, make one app after the other."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE work (label text)"))

@@ -111,7 +111,7 @@ def test_run_begins_if_each_feature_gives_it_a_start(
     assert {claim.job_type for claim in again.claims} == {"a", "b"}
 
 
-def test_idle_worker_mends_what_somebody_died_before_opening(
+def test_idle_worker_opens_what_a_dead_worker_left_parked(
     jobs: CronJobs, db: SQLAlchemy, state: State, books: Bookkeeping
 ) -> None:
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
@@ -142,7 +142,7 @@ def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
     assert starts == in_order
 
 
-def test_to_claim_nothing_sends_nothing(claims: WorkerClaims, sent: list[str]) -> None:
+def test_claiming_nothing_sends_nothing(claims: WorkerClaims, sent: list[str]) -> None:
     assert claims.record([]) == Answer()
     assert sent == []
 
@@ -396,7 +396,7 @@ def test_hundreds_of_locked_runs_of_a_key_cost_a_few_claims(
     assert claimed == [run.id]
 
 
-def test_worker_forgets_no_locked_run_before_it_has_come_behind_them(
+def test_worker_remembers_locked_runs_until_it_has_passed_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each run of the key costs a claim that finds nothing; then the worker rests much longer."""

@@ -66,7 +66,7 @@ def test_they_take_one_exchange(
     assert waiting(redis_server) == len(RUNS) + 1
 
 
-def test_a_server_that_was_started_anew_gets_them(executor: Any, redis_server: Broker) -> None:
+def test_a_restarted_server_gets_them(executor: Any, redis_server: Broker) -> None:
     executor.send("far", RUNS)
     redis_server.renew()
     executor.send("far", RUNS)

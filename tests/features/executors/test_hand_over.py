@@ -85,7 +85,7 @@ def test_an_executor_that_is_away_gives_runs_back(
     assert len(executor.sent) == 6
 
 
-def test_what_waits_in_the_broker_is_bounded(app: Flask, executor: Threads, db: SQLAlchemy) -> None:
+def test_number_of_runs_in_the_broker_is_bounded(app: Flask, executor: Threads, db: SQLAlchemy) -> None:
     app.config["CRONJOBS_HANDED_LIMIT"] = 5
     app.config["CRONJOBS_TICK_BUDGET"] = 0.5
     jobs = CronJobs(app)
@@ -179,7 +179,7 @@ def test_a_queue_that_is_worked_on_gets_more_than_the_limit_in_one_tick(
     assert statuses(db) == ["succeeded"] * 50
 
 
-def test_a_tick_whose_budget_is_used_up_before_its_runs_hands_on_all_the_same(
+def test_a_tick_whose_budget_is_used_up_before_its_runs_still_hands_on(
     far: Any, executor: Threads, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a busy host, every tick may be this slow. Otherwise no run would ever begin."""

@@ -75,7 +75,7 @@ def fingerprint_of(app: Flask) -> str:
         return database_fingerprint(books)
 
 
-def test_a_message_of_another_database_is_refused_and_told(
+def test_a_message_of_another_database_is_refused_and_reported(
     far: Any, executor: Threads, jobs: CronJobs, other: Flask, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = far.enqueue()
@@ -92,7 +92,7 @@ def test_a_message_of_another_database_is_refused_and_told(
     assert executor.results() == ["succeeded"]
 
 
-def test_it_is_refused_also_where_a_copied_row_has_its_token(
+def test_it_is_refused_even_if_a_copied_row_has_its_token(
     far: Any, executor: Threads, jobs: CronJobs, other: Flask
 ) -> None:
     """A staging database that was restored from a dump has the rows of production."""
@@ -165,7 +165,7 @@ def test_the_token_of_one_handed_run_begins_no_other(
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_the_token_of_a_run_at_work_is_not_traded(
+def test_the_token_of_a_running_run_is_not_exchanged(
     paused: bool, executor: Threads, context: None, jobs: CronJobs, app: Flask, db: SQLAlchemy
 ) -> None:
     """It is not traded for a release either, as the token of a paused task's message is."""

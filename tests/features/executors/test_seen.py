@@ -48,7 +48,7 @@ def test_metrics_count_what_waits_in_brokers(handed: int, app: Flask) -> None:
     assert "cronjobs_handed_runs 1.0" in app.test_client().get("/jobs/metrics").get_data(True)
 
 
-def test_what_waits_too_long_in_a_broker_is_overdue(
+def test_run_that_waits_too_long_in_a_broker_is_overdue(
     handed: int, state: State, db: SQLAlchemy
 ) -> None:
     assert read_verdict(state).word == "ok"

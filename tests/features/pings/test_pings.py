@@ -77,7 +77,7 @@ async def _later() -> None: ...
     ],
     ids=["success", "async", "no attempt is left", "success of a retry", "discarded"],
 )
-def test_start_and_end_are_told(
+def test_start_and_end_are_pinged(
     run: Callable[..., None], monitor: Monitor, handler: Any, told: list[str]
 ) -> None:
     run(handler, retry=AGAIN)
@@ -127,7 +127,7 @@ def test_ping_of_a_definition_in_the_database_can_be_changed(
     ],
     ids=["its worker died", "no attempt is left"],
 )  # fmt: skip
-def test_run_that_ends_without_a_worker_is_told_as_failed(
+def test_run_that_ends_without_a_worker_is_reported_as_failed(
     jobs: CronJobs, db: SQLAlchemy, monitor: Monitor, values: dict[str, Any]
 ) -> None:
     jobs.task(name="nightly", schedule="@yearly", ping=f"{monitor.url}uuid")(lambda: None)

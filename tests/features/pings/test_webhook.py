@@ -46,7 +46,7 @@ def _written(db: SQLAlchemy) -> list[object]:
     return list(db.session.scalars(select(JobTick.findings).order_by(JobTick.id)))
 
 
-def test_what_begins_and_what_ends_is_told_once(db: SQLAlchemy, rows: Rows, tick_lines: Any) -> None:
+def test_beginning_and_end_of_a_problem_are_reported_once(db: SQLAlchemy, rows: Rows, tick_lines: Any) -> None:
     assert tick_lines() == []
     run_id = rows.run("dead", finished_at=ago(60))
     assert tick_lines() == [DEAD]
@@ -57,7 +57,7 @@ def test_what_begins_and_what_ends_is_told_once(db: SQLAlchemy, rows: Rows, tick
     assert _written(db) == [[], ["dead"], ["dead"], [], []]
 
 
-def test_each_check_is_told_apart(jobs: CronJobs, rows: Rows, tick_lines: Any) -> None:
+def test_each_check_is_reported_separately(jobs: CronJobs, rows: Rows, tick_lines: Any) -> None:
     rows.run("dead", finished_at=ago(60))
     assert tick_lines() == [DEAD]
     rows.run("dead", finished_at=ago(60))
@@ -87,7 +87,7 @@ def test_a_webhook_that_fails_is_told_by_the_next_tick(
 
 
 @pytest.mark.parametrize("status", [301, 302, 307])
-def test_a_webhook_that_redirects_was_not_told(
+def test_a_webhook_that_redirects_counts_as_failed(
     db: SQLAlchemy, rows: Rows, monitor: Monitor, tick_lines: Any, status: int
 ) -> None:
     rows.run("dead", finished_at=ago(60))
@@ -149,7 +149,7 @@ def test_a_message_is_one_that_discord_takes() -> None:
     assert len(message("shop", checks, ())) == 2000
 
 
-def test_who_acted_is_not_told_to_the_webhook(state: State, tick_lines: Any) -> None:
+def test_webhook_gets_no_name_of_an_operator(state: State, tick_lines: Any) -> None:
     pause(state, Target("queue", "mail"), "203.0.113.9")
     assert tick_lines() == ["tests: The queue mail is paused"]
     assert "203.0.113.9" in {finding.by for finding in findings(state)}

@@ -34,7 +34,7 @@ def rated(
 
 
 @pytest.mark.parametrize("statistics", [False, True])
-def test_backlog_of_a_rate_costs_a_look_nothing(rated: Kit, statistics: bool) -> None:
+def test_backlog_of_a_rate_does_not_slow_the_check_for_starts(rated: Kit, statistics: bool) -> None:
     if statistics:
         run(rated.engine, "ANALYZE")
     with sent_by(rated.engine) as sent:

@@ -46,7 +46,7 @@ def test_run_without_a_start_goes_back_once_its_row_is_free(
     assert [rows.get(run_id).status for run_id in (first, second)] == ["succeeded", "queued"]
 
 
-def test_a_rate_goes_on_after_a_clock_that_was_ahead(
+def test_a_rate_continues_after_the_clock_was_ahead(
     context: None, jobs: CronJobs, state: State
 ) -> None:
     send = jobs.task(name="send", rate="1/day", burst=2)(lambda: None).using(commit=True)

@@ -124,7 +124,7 @@ def test_end_of_one_leaves_the_session_of_another_as_it_is(jobs: CronJobs, db: S
     ],
     ids=["limit of one", "concurrency key", "limit of the task", "atomic", "after a lost worker"],
 )
-def test_so_many_are_at_work_at_once(
+def test_as_many_run_at_once_as_is_allowed(
     app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue,
     most: int, options: dict[str, Any], last_error: str | None, at_once: int,
 ) -> None:  # fmt: skip
@@ -282,7 +282,7 @@ def test_run_has_not_ended_before_its_tasks_and_threads(
 
 
 @pytest.mark.parametrize("error", [SystemExit, GeneratorExit, asyncio.CancelledError])
-def test_whatever_one_raises_or_its_task_the_others_go_on(
+def test_error_of_one_or_of_its_task_does_not_stop_the_others(
     jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, error: type[BaseException]
 ) -> None:
     ended: list[str] = []

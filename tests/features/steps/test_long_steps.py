@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("table")
 
 
 @pytest.mark.parametrize("writes", ["first", "last"])
-def test_heartbeats_go_on_while_a_step_works(
+def test_heartbeats_continue_while_a_step_works(
     state: State, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue,
     monkeypatch: pytest.MonkeyPatch, writes: str,
 ) -> None:  # fmt: skip

@@ -64,7 +64,7 @@ def test_a_step_that_has_ended_is_not_called_again(
     assert first.worker
 
 
-def test_a_step_writes_its_row_and_looks_at_its_run_behind_its_work_and_nothing_before(
+def test_a_step_sends_its_statements_after_its_work_and_none_before(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform
 ) -> None:
     """All is in one transaction with the work; earlier attempts' steps were read once before."""
@@ -163,7 +163,7 @@ def chunks_of(size: int, last: int, seen: list[object]) -> Callable[[Any], list[
     return next_ids
 
 
-def test_chunks_go_on_behind_the_last_that_has_ended(
+def test_chunks_continue_after_the_last_that_has_ended(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     offsets: list[object] = []

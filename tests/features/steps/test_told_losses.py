@@ -136,7 +136,7 @@ def test_a_loop_that_is_left_warns_of_its_chunk(
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_step_that_is_not_awaited_is_told(
+def test_a_step_that_is_not_awaited_is_reported(
     db: SQLAlchemy, jobs: CronJobs, perform: Perform
 ) -> None:
     async def charge() -> None:
@@ -178,7 +178,7 @@ def swallow(call: Callable[[], object]) -> None:
 
 @both_kinds
 @pytest.mark.parametrize("behind", ["nothing", "a step", "progress", "once"])
-def test_a_sleep_whose_end_was_swallowed_ends_the_attempt_all_the_same(
+def test_a_sleep_whose_interruption_was_swallowed_still_ends_the_attempt(
     jobs: CronJobs, tick: Tick, db: SQLAlchemy, enqueue: Enqueue, behind: str, is_async: bool
 ) -> None:
     called: list[str] = []
@@ -216,7 +216,7 @@ def test_a_timeout_that_was_swallowed_is_raised_again_by_the_next_step(
     assert perform(order, timeout=1).error_type == "TimedOut"
 
 
-def test_what_is_on_its_way_is_not_raised_again_by_a_finally(
+def test_interruption_that_was_raised_is_not_raised_again_by_a_finally(
     jobs: CronJobs, tick: Tick, db: SQLAlchemy, enqueue: Enqueue
 ) -> None:
     events: list[str] = []
@@ -232,7 +232,7 @@ def test_what_is_on_its_way_is_not_raised_again_by_a_finally(
     assert (tick().released, events) == (1, ["closed"])
 
 
-def test_a_batch_that_is_never_entered_is_told(
+def test_a_batch_that_is_never_entered_is_reported(
     context: None, jobs: CronJobs, perform: Perform, caplog: pytest.LogCaptureFixture
 ) -> None:
     warning = "The batch 'b' was made and never entered, so it does not exist"

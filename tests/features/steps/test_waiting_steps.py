@@ -31,7 +31,7 @@ def the_step(db: SQLAlchemy, name: str) -> JobStep:
     return db.session.scalars(select(JobStep).where(JobStep.name == name)).one()
 
 
-def test_a_run_that_sleeps_goes_on_behind_that_line(
+def test_a_run_that_sleeps_continues_after_that_line(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     calls: list[str] = []
@@ -83,7 +83,7 @@ def test_the_time_of_a_sleep_begins_once(
     assert (tick().released, the_run(db).run_at) == (1, due)
 
 
-def test_a_run_says_what_it_waits_for_whatever_was_before(
+def test_a_run_says_what_it_waits_for_after_any_earlier_attempt(
     db: SQLAlchemy, jobs: CronJobs, state: State, tick: Tick, enqueue: Enqueue
 ) -> None:
     """It sleeps after a failed attempt; after another failure it only waits for its retry."""
@@ -114,7 +114,7 @@ def waits(jobs: CronJobs, timeout: object = HOUR) -> Callable[[], Any]:
     return approve
 
 
-def test_a_signal_lets_the_run_go_on_that_waits_for_it(
+def test_a_signal_resumes_the_run_that_waits_for_it(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     (run_id,) = enqueue(waits(jobs))
@@ -147,7 +147,7 @@ def test_a_signal_may_come_before(
     assert the_run(db).result == [True, 1]
 
 
-def test_a_signal_that_does_not_come_in_time_is_none(
+def test_a_wait_whose_signal_does_not_come_in_time_returns_none(
     db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue
 ) -> None:
     def approve() -> Any:
@@ -168,7 +168,7 @@ def test_a_signal_that_does_not_come_in_time_is_none(
 
 
 @pytest.mark.parametrize("moment", ["before-wait", "after-wait"])
-def test_a_signal_is_not_lost_that_comes_while_the_wait_begins(
+def test_a_signal_that_comes_while_the_wait_begins_is_not_lost(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue,
     monkeypatch: pytest.MonkeyPatch, moment: str,
 ) -> None:  # fmt: skip
@@ -227,7 +227,7 @@ def test_a_signal_to_no_run_is_refused(context: None, jobs: CronJobs, run: Any) 
     assert "no such key" not in str(error.value)
 
 
-def test_a_signal_that_nobody_commits_is_told(
+def test_a_signal_that_is_not_committed_is_reported(
     app: Flask, db: SQLAlchemy, jobs: CronJobs, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     (run_id,) = enqueue(waits(jobs))

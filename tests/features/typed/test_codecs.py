@@ -364,7 +364,7 @@ def test_a_union_of_types_that_contain_unions_is_refused(hint: Any, value: Any) 
     assert "discriminator" in caught.value.message(())
 
 
-def test_unions_that_are_told_apart_at_once_are_taken() -> None:
+def test_unions_with_distinguishable_members_are_accepted() -> None:
     pydantic: Any = pytest.importorskip("pydantic")
     Cat = pydantic.create_model("Cat", kind=(Literal["cat"], "cat"), below=("Pet | None", None))
     Dog = pydantic.create_model("Dog", kind=(Literal["dog"], "dog"), below=("Pet | None", None))
