@@ -184,7 +184,7 @@ def send(bare: CronJobs) -> Any:
     ],
 )
 def test_options_of_a_task(bare: CronJobs, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=rf"task\(\) has no '{next(iter(given))}'\. ?{said}"):
+    with pytest.raises(TypeError, match=rf"task\(\) has no '{next(iter(options))}'\. ?{message}"):
         bare.task(**options)(lambda: None)
     assert bare.tasks == {}
 
@@ -203,7 +203,7 @@ def test_options_of_a_task(bare: CronJobs, options: dict[str, Any], message: str
     ],
 )
 def test_options_of_a_run(send: Any, jobs: CronJobs, options: dict[str, Any], message: str) -> None:
-    answer = rf"\(\) has no '{next(iter(given))}'\. ?{said}"
+    answer = rf"\(\) has no '{next(iter(options))}'\. ?{message}"
     with pytest.raises(TypeError, match="using" + answer):
         send.using(**options)
     with pytest.raises(TypeError, match="enqueue" + answer):
@@ -215,7 +215,7 @@ def test_options_of_a_run(send: Any, jobs: CronJobs, options: dict[str, Any], me
     [({"tz": "UTC"}, "Write timezone="), ({"timezon": "UTC"}, "Did you mean 'timezone'")],
 )
 def test_options_of_a_schedule(send: Any, jobs: CronJobs, options: dict[str, Any], message: str) -> None:
-    answer = rf"\(\) has no '{next(iter(given))}'\. ?{said}"
+    answer = rf"\(\) has no '{next(iter(options))}'\. ?{message}"
     with pytest.raises(TypeError, match="schedule" + answer):
         send.schedule("@daily", name="nightly", **options)
     with pytest.raises(TypeError, match="add_definition" + answer):
