@@ -125,7 +125,7 @@ class Demo:
         self.flask("jobs", "tick")
 
     def kill_a_worker(self) -> None:
-        """Kill a worker between a charge and the note of it, and let a tick take its run back."""
+        """Kill a worker between a charge and its record, and let a tick reclaim its run."""
         say(
             "Kill",
             "The billing check has two cards to charge. Its worker is killed after one of them,",
@@ -271,7 +271,7 @@ def say(title: str, text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print what happened without a command."""
+    """Print something that happened without a command."""
     print(f"({text})", flush=True)
 
 

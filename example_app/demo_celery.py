@@ -63,7 +63,7 @@ class CeleryDemo(Demo):
             self._wait()
 
     def kill_a_worker(self) -> None:
-        """Kill none: in this demo a tick only hands runs on."""
+        """Kill no worker: in this demo, a tick only hands runs on."""
 
     def _wait(self) -> None:
         handed = select(func.count(JobRun.id)).where(JobRun.status == "running")

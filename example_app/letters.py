@@ -53,7 +53,7 @@ def report(user: User, invoices: Iterable[Invoice], date_from: date, date_to: da
 
 
 def report_summary(to: str, week: str, counts: BatchCounts) -> Letter:
-    """Return to the support team how many reports of a *week* were sent."""
+    """Return a mail to the support team about how many reports of a *week* were sent."""
     return Letter(
         to,
         f"Weekly reports from {week}: {counts.succeeded} of {counts.total} sent",

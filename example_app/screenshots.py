@@ -24,7 +24,8 @@ from .extensions import db, jobs
 
 FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
 _WIDTHS = {"light": 1120, "phone": 390}
-#: The name of a picture, its page, how many of the page's pixels at most, and as on what.
+#: The name of a picture, its page, its greatest height in pixels, and the devices that it is taken
+#: for.
 _PICTURES = (
     ("status", "", 1060, ("light", "phone")),  # The first screen of the README.
     ("runs", "runs", 760, ("light",)),

@@ -28,7 +28,7 @@ from tests.python import python
 
 @pytest.fixture(params=LAYERS)
 def layer(request: pytest.FixtureRequest) -> str:
-    """Every layer in turn, instead of the one that the option names."""
+    """Every layer in turn; the option is ignored here."""
     return str(request.param)
 
 

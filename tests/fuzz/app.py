@@ -58,7 +58,7 @@ class Shared(db.Model):  # type: ignore[name-defined,misc]
 
 
 class Fuzz:
-    """What the handlers share in one worker process.
+    """The state that handlers share in one worker process.
 
     :ivar seen: the runs that were begun in this process; their next attempts are to end.
     :ivar effects: the last effect that each run began.

@@ -43,8 +43,8 @@ class Moments(threading.Thread):
     def begin_tick(self, after: float | None) -> None:
         """Allow one Ctrl-C from now on.
 
-        :param after: press it after so many seconds, wherever the tick is; None to press it in no
-            case.
+        :param after: press it after this many seconds, wherever the tick is then. None: only
+            `interrupt_run` may press it.
         """
         with self._changed:
             self._sent = False

@@ -106,7 +106,7 @@ class Worker:
             how = choose.choice(HOWS)
             kind = choose.choice(["session", "atomic"] if fuzz.queries else list(STEPS))
             if kind == "atomic" and how == "cancel" and self._sqlite:
-                how = "timeout"  # It holds the only lock, so nobody can request its cancel.
+                how = "timeout"  # It holds the only lock, so a cancel cannot be requested.
             name = TASKS[kind, choose.choice(TIMEOUTS) if how == "timeout" else None]
             jobs.enqueue(name, {"how": how, "after": choose.uniform(0, 0.06)})
             jobs.enqueue("inspect")

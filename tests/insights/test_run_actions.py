@@ -367,9 +367,6 @@ def test_only_an_effect_in_doubt_is_settled(state: State, rows: Rows) -> None:
         }  # fmt: skip
 
 
-# Who did it
-
-
 # While the caller has an open transaction
 
 VERBS: dict[str, Callable[[CronJobs], object]] = {

@@ -156,7 +156,7 @@ def _without_chance() -> Generator[None]:
     gc.disable()
     sys.setswitchinterval(60.0)
     try:
-        with patch.object(sys, "setswitchinterval"):  # Of a worker.
+        with patch.object(sys, "setswitchinterval"):  # A worker would set it.
             yield
     finally:
         sys.setswitchinterval(before)
@@ -171,7 +171,7 @@ def _place(code: CodeType) -> tuple[str, str] | None:
     file = path.relative_to(PACKAGE).as_posix()
     if path.suffix != ".py":
         return file, ""
-    name: str = getattr(code, "co_qualname", code.co_name)  # From Python 3.11 on.
+    name: str = getattr(code, "co_qualname", code.co_name)  # Python 3.11 added it.
     is_function = code.co_flags & inspect.CO_OPTIMIZED
     is_inner = code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
     return (file, name) if is_function and not is_inner else None

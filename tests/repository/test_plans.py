@@ -102,7 +102,7 @@ def pretend(rows: float, size: int) -> str:
 MANY = waiting(3_000)
 ENDED = waiting(5_000, ", status, finished_at", ", 'succeeded', now()")
 KEYED = waiting(3_000, ", concurrency_key, concurrency_limit", ", 'key ' || i % 500, 1")
-#: What happened to the tables before a statement is planned.
+#: The statements that prepare the tables before a statement is planned.
 STATISTICS = {
     "never analyzed": (MANY,),
     "analyzed": (MANY, "VACUUM ANALYZE"),
@@ -368,10 +368,10 @@ def test_each_statement_keeps_to_its_indexes(
     assert wrong == {}
 
 
-# What reads cost
+# The cost of reads
 
 NEVER = "'2999-01-01 00:00:00'"
-#: What pages, commands and ticks read.
+#: The reads of pages, commands and ticks.
 READS: dict[str, Callable[[State], object]] = {
     "health": read_verdict,
     "overview": read_overview,
@@ -467,7 +467,7 @@ FINISHED = {
     "definition_id": "1", "status": "'succeeded'", "attempts": "1", "scheduled_for": "{at}",
     "started_at": "{at}", "finished_at": "{at}", "job_type": "'send'",
 }  # fmt: skip
-#: What grows: the columns of its rows, as SQL that may use the row's number.
+#: The rows that are added: their columns, as SQL that may use the row's number.
 GROWTHS: dict[str, dict[str, str]] = {
     "finished": FINISHED,
     "backlog": {
@@ -501,7 +501,7 @@ def claim(state: State, task: str) -> None:
         (growth, analyzed)
         for growth in GROWTHS
         for analyzed in (False, True)
-        if analyzed or growth != "finished"  # A table with so many rows has been analyzed.
+        if analyzed or growth != "finished"  # A table of this size has been analyzed.
     ],
 )
 def test_reads_cost_no_more_with_many_more_rows(state: State, growth: str, analyzed: bool) -> None:

@@ -23,8 +23,8 @@ from flask_cronjobs.testing import drain, fire, travel
 
 from .pages import PAGES, ROOT, blocks, dispose, named, prelude
 
-#: Pages that make up an app of their own, those that go on from that of `prelude`, and those whose
-#: blocks go on from it each by itself.
+#: Pages whose blocks are one app, pages whose blocks continue the app of `prelude` together, and
+#: pages in which each block continues it alone.
 WHOLE = ["README.md"]
 CONTINUED = [
     "tasks.md",
