@@ -56,7 +56,7 @@ def add_sample(password: str, day: date | None = None) -> None:
 def add_card_invoices() -> None:
     """Add two invoices that are due, whose customers pay by card, and commit."""
     user = db.session.scalars(select(User.id).where(User.email == _USERS[2][1])).one()
-    day = datetime.now(timezone.utc).date() - timedelta(days=1)  # It is over everywhere.
+    day = datetime.now(timezone.utc).date() - timedelta(days=1)  # It has ended everywhere.
     for number, cents in ((812, 12_900), (813, 4_500)):
         invoice = Invoice(
             id=number,

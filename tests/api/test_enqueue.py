@@ -48,7 +48,7 @@ def enqueue_and_fail(greet: Greet) -> None:
 class TestTransaction:
     @on_both
     def test_commit_makes_the_run_exist(self, db: SQLAlchemy, greet: Any) -> None:
-        assert greet.enqueue(1).payload == {"user_id": 1}  # Not a default: a deploy may change it.
+        assert greet.enqueue(1).payload == {"user_id": 1}  # A default may change: it is not stored.
         db.session.rollback()
         run = greet.enqueue(1, "then")
         assert isinstance(run, JobRun)

@@ -261,7 +261,7 @@ def test_each_minute_sends_a_signal_with_its_report(
 def test_the_work_begins_just_after_the_full_minute_of_the_database(
     monkeypatch: pytest.MonkeyPatch, second: float, ahead: float, took: float, left: float
 ) -> None:
-    """The work began at *second* of the host's clock, and took *took* seconds."""
+    """The work began at *second* of the host's clock, and lasted *took* seconds."""
     began = 1_800_000_000.0 + second
     monkeypatch.setattr(resident_module, "time", SimpleNamespace(time=lambda: began + took))
     minutes: Any = SimpleNamespace(_opened=SimpleNamespace(clock_offset=ahead))
