@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flask_cronjobs.core.worker.held_runs import HeldRuns
+import threading
+
+from flask_cronjobs.core.worker.held_runs import HeldRuns, Leases
 from flask_cronjobs.core.worker.outcomes import released
 from flask_cronjobs.types import Claim
 from tests.leases import EndlessLeases
@@ -32,3 +34,16 @@ def test_a_run_that_is_claimed_again_has_one_claim_that_counts() -> None:
     assert held_runs.unfinished == [again]
     held_runs.outcomes.append(released(again))
     assert held_runs.recordable(0.0) == held_runs.outcomes
+
+
+def test_collecting_without_a_pause_never_waits() -> None:
+    """On Python 3.10, one call in some thousands waited forever, and so did the whole worker."""
+
+    def collect() -> None:
+        for _ in range(50_000):
+            HeldRuns(Leases(60.0)).collect(0.0)
+
+    thread = threading.Thread(target=collect, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
