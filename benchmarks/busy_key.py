@@ -85,7 +85,9 @@ def measure(name: str, url: str, rounds: int) -> bool:
         f"{name}: {ordered * 1000:.2f} ms beside {KEYS:,} keys in strict order with {BEHIND} "
         f"waiting each: ratio {ordered / alone:.2f}; opening the next takes {opening * 1000:.2f} ms"
     )
-    return all(seconds <= alone * RATIO or seconds - alone <= SLACK for seconds in (beside, ordered))
+    return all(
+        seconds <= alone * RATIO or seconds - alone <= SLACK for seconds in (beside, ordered)
+    )
 
 
 def seconds_of_parking(books: Bookkeeping) -> float:

@@ -126,7 +126,11 @@ def sent_by(engine: Engine) -> Generator[Sent]:
 
 
 def explain(
-    engine: Engine, statement: str, parameters: Mapping[str, Any], *options: str, steady: bool = True
+    engine: Engine,
+    statement: str,
+    parameters: Mapping[str, Any],
+    *options: str,
+    steady: bool = True,
 ) -> Node:
     """Return PostgreSQL's plan of a statement; the option ``ANALYZE`` runs it and rolls it back.
 
@@ -142,7 +146,9 @@ def explain(
             statement, parameters = _prepared(connection, statement, parameters), {}
         else:
             connection.execute("SELECT set_config(%s, %s, %s)", IN_ORDER)
-        row = connection.execute(f"EXPLAIN ({how}) {statement}".encode(), parameters or None).fetchone()
+        row = connection.execute(
+            f"EXPLAIN ({how}) {statement}".encode(), parameters or None
+        ).fetchone()
         connection.rollback()
     assert row is not None
     plan: Node = row[0][0]["Plan"]
@@ -156,7 +162,7 @@ def _prepared(connection: psycopg.Connection, statement: str, parameters: Mappin
     def number(match: re.Match[str]) -> str:
         if match[1] not in names:
             names.append(match[1])
-        return f"${names.index(found[1]) + 1}"
+        return f"${names.index(match[1]) + 1}"
 
     numbered = re.sub(r"%\((\w+)\)s", number, statement).replace("%%", "%")
     connection.execute(f"PREPARE it AS {numbered}".encode())

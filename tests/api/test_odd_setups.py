@@ -105,7 +105,9 @@ def test_a_definition_that_no_code_declares_is_not_said_to_be_declared(
         assert jobs.add_definition("nightly", "it", schedule="@daily")
 
 
-def test_host_matching_is_an_error_at_init(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_host_matching_is_an_error_at_init(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     """Otherwise every page would silently be the app's 404."""
     app = Flask("hosts", host_matching=True, static_host="shop.example")
     app.config["SQLALCHEMY_DATABASE_URI"] = f"sqlite:///{tmp_path / 'app.sqlite'}"

@@ -214,7 +214,9 @@ def test_options_of_a_run(send: Any, jobs: CronJobs, options: dict[str, Any], me
     ("options", "message"),
     [({"tz": "UTC"}, "Write timezone="), ({"timezon": "UTC"}, "Did you mean 'timezone'")],
 )
-def test_options_of_a_schedule(send: Any, jobs: CronJobs, options: dict[str, Any], message: str) -> None:
+def test_options_of_a_schedule(
+    send: Any, jobs: CronJobs, options: dict[str, Any], message: str
+) -> None:
     answer = rf"\(\) has no '{next(iter(options))}'\. ?{message}"
     with pytest.raises(TypeError, match="schedule" + answer):
         send.schedule("@daily", name="nightly", **options)

@@ -175,9 +175,7 @@ def test_run_that_is_retried_while_its_batch_is_pruned_stays(
     assert left(kit) == (1, 0, 1)
 
 
-def test_rows_that_must_stay_hold_up_no_others(
-    kit: Kit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_must_stay_hold_up_no_others(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many older batches and effects belong to dead runs, which are kept."""
     monkeypatch.setattr(ticks, "DELETED_AT_ONCE", 2)
     for number in range(5):
@@ -257,9 +255,7 @@ def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, sta
         lambda at: JobOperation(what="paused", target="queue mail", actor="ada", started_at=at),
     ],
 )
-def test_rows_of_history_are_kept_for_a_year(
-    kit: Kit, made: Callable[[datetime], object]
-) -> None:
+def test_rows_of_history_are_kept_for_a_year(kit: Kit, made: Callable[[datetime], object]) -> None:
     old, young = made(ago(days=366)), made(ago(days=364))
     with Session(kit.engine) as session:
         session.add_all([old, young])

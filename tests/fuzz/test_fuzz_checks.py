@@ -92,7 +92,9 @@ def test_wrong_effects_are_found(
         ),
     ],
 )
-def test_wrong_rows_are_found(connection: Connection, tmp_path: Path, sql: str, problem: str) -> None:
+def test_wrong_rows_are_found(
+    connection: Connection, tmp_path: Path, sql: str, problem: str
+) -> None:
     connection.execute(text(sql))
     assert wrong(connection, tmp_path, "1:0") == [problem]
 

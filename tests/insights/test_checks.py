@@ -158,9 +158,7 @@ def test_nothing_is_named_before_its_time(state: State, rows: Rows, case: Case) 
     assert (verdict.word, verdict.findings, verdict.headline) == ("ok", (), "All is well")
 
 
-def test_a_key_of_which_one_share_has_just_begun_is_not_stuck(
-    state: State, rows: Rows
-) -> None:
+def test_a_key_of_which_one_share_has_just_begun_is_not_stuck(state: State, rows: Rows) -> None:
     two: dict[str, Any] = {"concurrency_limit": 2}
     holder(rows, 5 * HOUR, **two)
     younger = holder(rows, 60, concurrency_share=2, **two)
@@ -183,9 +181,7 @@ def test_a_task_with_a_long_timeout_may_hold_its_key_for_longer(state: State, ro
 
 
 @pytest.mark.parametrize("kind", ["task", "queue"])
-def test_paused_work_waits_until_it_is_resumed(
-    state: State, rows: Rows, kind: str
-) -> None:
+def test_paused_work_waits_until_it_is_resumed(state: State, rows: Rows, kind: str) -> None:
     for case in (CASES[0], CASES[2], *CASES[4:6], CASES[7]):
         case.make(rows, case.age)
     assert {finding.id for finding in stalled(state)} > {"undeclared-order", "orphaned-task"}

@@ -167,7 +167,9 @@ class TestTicksThatFail:
         finding = findings(state_of(app))["ticks"]
         assert (finding.level, "by hand" in finding.todo) == ("error", True)
 
-    def test_first_ticks_that_fail_are_distinguished_from_no_ticks(self, state: State, rows: Rows) -> None:
+    def test_first_ticks_that_fail_are_distinguished_from_no_ticks(
+        self, state: State, rows: Rows
+    ) -> None:
         rows.tick(age=1, started_at=ago(1), seen_at=ago(1), finished_at=None)
         verdict = read_verdict(state)
         assert verdict.word == "never"

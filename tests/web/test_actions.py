@@ -36,7 +36,9 @@ class Unspeakable:
         ("cancel", "dead", "dead", "Nothing was changed. Run 1 ended as dead"),
     ],
 )
-def test_action_changes_the_status_of_a_run(pages: Pages, verb: str, before: str, after: str, message: str) -> None:
+def test_action_changes_the_status_of_a_run(
+    pages: Pages, verb: str, before: str, after: str, message: str
+) -> None:
     run_id = pages.add(before)
     answer = pages.post(f"/jobs/runs/{run_id}/{verb}")
     assert answer.location == f"/jobs/runs/{run_id}#message"

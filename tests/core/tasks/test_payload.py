@@ -280,7 +280,9 @@ def test_limit_is_the_same_to_the_byte(size: int) -> None:
 
 
 @given(payload=st.dictionaries(st.sampled_from(["user_id", "week", "self", "more", "é"]), values))
-def test_names_alone_distinguish_right_arguments_from_wrong_ones(payload: dict[Any, object]) -> None:
+def test_names_alone_distinguish_right_arguments_from_wrong_ones(
+    payload: dict[Any, object],
+) -> None:
     """The check of names agrees with the signature, even for handlers with any arguments."""
     jobs = CronJobs()
 

@@ -185,7 +185,9 @@ def after(*durations: Sequence[float]) -> Prefetch:
     return prefetch
 
 
-@pytest.mark.parametrize("durations", [[], [[]], [[LONG_SECONDS * 2]]], ids=["none", "nothing", "long"])
+@pytest.mark.parametrize(
+    "durations", [[], [[]], [[LONG_SECONDS * 2]]], ids=["none", "nothing", "long"]
+)
 def test_one_run_is_claimed_and_nothing_behind_it(durations: list[list[float]]) -> None:
     assert asked(after(*durations), IDLE, busy=False).limit == 1
     assert asked(after(*durations), holding(a_claim("plain")), busy=False).limit == 0
@@ -205,7 +207,9 @@ def test_one_run_is_claimed_and_nothing_behind_it(durations: list[list[float]]) 
         ([[1.0], *[[0.001]] * 40], 50),
     ],
 )
-def test_as_many_are_claimed_as_the_recent_mean_says(durations: list[list[float]], limit: int) -> None:
+def test_as_many_are_claimed_as_the_recent_mean_says(
+    durations: list[list[float]], limit: int
+) -> None:
     assert asked(after(*durations), IDLE, busy=False).limit == pytest.approx(limit, abs=1)
 
 

@@ -157,7 +157,7 @@ def take_another_session(db: SQLAlchemy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("do", "message"),
+    ("do", "said"),
     [
         (commit, "Remove the commit"),
         (commit_within_a_savepoint, "Remove the commit"),
@@ -165,7 +165,7 @@ def take_another_session(db: SQLAlchemy) -> None:
     ],
 )
 def test_commit_inside_is_refused_and_nothing_stays(
-    db: SQLAlchemy, tick: Tick, enqueue: Enqueue, engine_options: dict[str, str], do: Do, message: str
+    db: SQLAlchemy, tick: Tick, enqueue: Enqueue, engine_options: dict[str, str], do: Do, said: str
 ) -> None:  # fmt: skip
     def book() -> None:
         do(db)
@@ -176,7 +176,7 @@ def test_commit_inside_is_refused_and_nothing_stays(
         assert labels(db) == []  # Otherwise no tick can reclaim it.
     run = the_run(db)
     assert run.error_type == "AtomicCommit"
-    assert message in (run.last_error or "")
+    assert said in (run.last_error or "")
 
 
 def test_success_stands_if_a_hook_raises_after_the_commit(

@@ -207,7 +207,9 @@ def test_interruption_of_a_pipeline_breaks_no_later_run(
         finally:
             sys.setprofile(None)
 
-    it.using(commit=True).enqueue_many({"interrupts": interrupts} for interrupts in (True, False, False))
+    it.using(commit=True).enqueue_many(
+        {"interrupts": interrupts} for interrupts in (True, False, False)
+    )
     jobs.tick()
     assert heard == [moment[0]]
     assert ends(db) == [("dead", "TimedOut"), *[("succeeded", None)] * 2]

@@ -85,7 +85,9 @@ def test_an_executor_that_is_away_gives_runs_back(
     assert len(executor.sent) == 6
 
 
-def test_number_of_runs_in_the_broker_is_bounded(app: Flask, executor: Threads, db: SQLAlchemy) -> None:
+def test_number_of_runs_in_the_broker_is_bounded(
+    app: Flask, executor: Threads, db: SQLAlchemy
+) -> None:
     app.config["CRONJOBS_HANDED_LIMIT"] = 5
     app.config["CRONJOBS_TICK_BUDGET"] = 0.5
     jobs = CronJobs(app)

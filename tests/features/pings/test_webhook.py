@@ -46,7 +46,9 @@ def _written(db: SQLAlchemy) -> list[object]:
     return list(db.session.scalars(select(JobTick.findings).order_by(JobTick.id)))
 
 
-def test_beginning_and_end_of_a_problem_are_reported_once(db: SQLAlchemy, rows: Rows, tick_lines: Any) -> None:
+def test_beginning_and_end_of_a_problem_are_reported_once(
+    db: SQLAlchemy, rows: Rows, tick_lines: Any
+) -> None:
     assert tick_lines() == []
     run_id = rows.run("dead", finished_at=ago(60))
     assert tick_lines() == [DEAD]
