@@ -70,9 +70,9 @@ def make(postgresql_url: str, shop: None) -> Iterator[Any]:
         return shops[-1]
 
     yield make
-    for shop in shops:
-        with shop.app.app_context():
-            shop.db.engine.dispose()
+    for made in shops:
+        with made.app.app_context():
+            made.db.engine.dispose()
 
 
 def set_path(connection: Any, _: object) -> None:
