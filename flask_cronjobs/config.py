@@ -145,12 +145,12 @@ _ZONE = Kind(_is_zone, "the name of a time zone, such as 'Europe/Berlin'", read=
 _PATH = Kind(_is_path, "a path such as '/jobs'")
 _TOKEN = Kind(
     _is_token,
-    "a text for a bearer header, 16 or more of A-Z a-z 0-9 - . _ ~ + / (and = only at the end)",
+    "a string for a bearer header, 16 or more of A-Z a-z 0-9 - . _ ~ + / (= only at the end)",
     is_secret=True,
 )
 # Anybody who knows the URL could ping in the app's name.
 _URL = Kind(is_url, "a URL that starts with http:// or https://, without spaces", is_secret=True)
-_NAMES = Kind(_are_names, "a list of texts", read=lambda names: tuple(map(str.lower, names)))
+_NAMES = Kind(_are_names, "a list of strings", read=lambda names: tuple(map(str.lower, names)))
 _EXECUTORS = Kind(
     _are_executors,
     "queues and their executor, such as {'reports': 'celery'}: the names of queues, each with "
@@ -299,7 +299,7 @@ def _from_environment(kind: Kind, value: object) -> str:
     if isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", word):
         number = float(word) if "." in word else int(word)
         if kind.fits(number):
-            return " It is a text: convert it to a number, or read it with from_prefixed_env()."
+            return " It is a string: convert it to a number, or read it with from_prefixed_env()."
     if is_number(value, 0, float("inf")) and kind.fits(str(value)):
         return " It is a number: in the environment, put it into double quotes."
     return ""

@@ -78,7 +78,7 @@ def enqueue_rows(
     """Insert a run for each of *payloads* in ``db.session``; see `Task.enqueue_many`."""
     if options.idempotency_key is not None:
         raise TaskError(
-            "enqueue_many with an idempotency_key: one key cannot belong to many runs. Declare "
+            "enqueue_many was given an idempotency_key, but a key belongs to one run. Declare "
             f"the task with unique=…, such as unique='{task.name}:{{user_id}}'."
         )
     if options.replace:

@@ -200,7 +200,8 @@ class _ProcessPool:
             raise CronJobsError(self._errors[0])
         if self._ended_well[False] and not self._ended_well[True]:
             raise CronJobsError(
-                "Every worker ended unexpectedly; their runs are reclaimed when their leases end"
+                "Every worker ended unexpectedly; their runs are reclaimed when their leases end. "
+                "Look in the log and in the system's log, since they may have been killed."
             )
         return self._counts
 

@@ -160,7 +160,7 @@ def begin_tick(
     if abs(offset) > ticks.CLOCK_TOLERANCE_SECONDS + (time.time() - before):
         logger.warning(
             "This host's clock is %.0f s %s the database's. Runs are on time, since they follow "
-            "the database's clock. But correct this host's, or the times in its logs are wrong.",
+            "the database's clock, but the times in this host's logs are wrong. Set up NTP on it.",
             abs(offset),
             "ahead of" if offset > 0 else "behind",
         )

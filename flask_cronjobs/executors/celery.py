@@ -109,12 +109,12 @@ def _wrong(
     queues: Collection[str], queues_by_worker: dict[str, Any], tasks_by_worker: dict[str, Any]
 ) -> Iterator[str]:
     if not queues_by_worker:
-        yield f"No worker of Celery answered within {ANSWER_SECONDS:g} s"
+        yield f"No Celery worker answered within {ANSWER_SECONDS:g} s"
         return
     names = {entry["name"] for of_worker in queues_by_worker.values() for entry in of_worker}
     for queue in queues:
         if queue not in names:
-            yield f"No worker of Celery consumes the queue {queue!r}: start one with -Q {queue}"
+            yield f"No Celery worker consumes the queue {queue!r}: start one with -Q {queue}"
     for worker, tasks in sorted(tasks_by_worker.items()):
         queues_there = {entry["name"] for entry in queues_by_worker.get(worker, ())}
         if queues_there & set(queues) and TASK not in tasks:

@@ -86,7 +86,7 @@ _HINTS = (
     (r".*#", "Write the weekday alone and let the task check the day of the month."),
     (r"\d*l(-?\d+|w)?$", "Write '28-31' and let the task check whether it is the last day."),
     (r"(\d+w|w\d+)$", "Write '1-5' in day-of-week, or let the task check the weekday."),
-    (r"[hr]\b|.*~", "Write a number that you choose: none is chosen at random or by hash."),
+    (r"[hr]\b|.*~", "Write a number of your choice: random and hashed values are not supported."),
 )
 
 
@@ -103,7 +103,7 @@ def parse_cron(text: object) -> Cron:
     """
     if not isinstance(text, str):
         raise ScheduleError(
-            f"A schedule is a text, but this is of type {type(text).__name__}."
+            f"A schedule is a string, but this is of type {type(text).__name__}."
             " Write five fields such as '0 7 * * 1-5'."
         )
     try:
@@ -165,7 +165,7 @@ def _quoted(text: str) -> str:
 def _split(text: str) -> list[str]:
     if len(text) > MAX_CHARACTERS:
         _refuse(
-            f"it has {len(text)} characters, {MAX_CHARACTERS} are allowed",
+            f"it has {len(text)} characters, and at most {MAX_CHARACTERS} are allowed",
             "Write ranges (1-5) and steps (*/10), or several schedules.",
         )
     for char in text:
@@ -180,7 +180,8 @@ def _split(text: str) -> list[str]:
         words = _alias(" ".join(words)).split()
     if len(words) != len(_FIELDS):
         names = " ".join(field.name for field in _FIELDS)
-        extra = "; seconds, years and commands are not read" if len(words) > len(_FIELDS) else ""
+        is_long = len(words) > len(_FIELDS)
+        extra = "; seconds, years and commands are not supported" if is_long else ""
         _refuse(f"it has {len(words)} fields{extra}", f"Write five: {names}.")
     return words
 

@@ -220,9 +220,15 @@ def _ready(jobs: CronJobs | None = None) -> State:
             "argument out."
         )
     if jobs is not None and jobs.tasks is not state.registry.tasks:
-        raise SetupError(f"This CronJobs is not initialized on the current app {state.app.name!r}.")
+        raise SetupError(
+            f"This CronJobs is not initialized on the current app {state.app.name!r}. Give the one "
+            "that is, or enter the context of its app."
+        )
     if in_run():
-        raise SetupError("The helpers of flask_cronjobs.testing cannot be used inside a handler.")
+        raise SetupError(
+            "The helpers of flask_cronjobs.testing cannot be used inside a handler. Call them in "
+            "the test."
+        )
     if work := uncommitted(state.db):
         raise SetupError(
             f"db.session has uncommitted work that no worker would see: {work}. Call "
@@ -264,7 +270,7 @@ def _waits(state: State, with_delayed: bool) -> list[float]:
     _refuse(
         [row.job_type for row in rows if row.ahead and not with_delayed],
         "were enqueued while the clock was moved ahead, by fire or travel, so none is due now. "
-        "Call drain(with_delayed=True), or drain inside of travel to a time after that.",
+        "Call drain(with_delayed=True), or call drain() inside of travel() to a later time.",
     )
     times = [
         (stored_time(row.next), stored_time(row.now))
@@ -297,7 +303,8 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
             if claim is None:
                 raise StateConflict(
                     f"Run {run_id} cannot be claimed: all shares of its concurrency key are taken, "
-                    "an earlier run has its turn in strict order, or it is paused."
+                    "an earlier run comes first in strict order, or it is paused. End those runs "
+                    "or resume it first."
                 )
             worker.perform(claim)
 
@@ -346,7 +353,7 @@ def _insert_slot(state: State, row: DefinitionRow, moment: datetime) -> Recorded
         inserted = books.transaction(partial(insert_slots, d=books.dialect, slots=slots))
     if not inserted:
         raise StateConflict(
-            f"The slot of {row.spec.name!r} at {moment} has a run already. Fire another one: at=…"
+            f"The slot of {row.spec.name!r} at {moment} already has a run. Fire another one: at=…"
         )
     announce_slot(state, inserted[0])
     return inserted[0]

@@ -95,7 +95,7 @@ def test_every_token_that_is_taken_arrives_in_a_header() -> None:
         ("FOO", "UTC", r"FOO is not a setting of Flask-CronJobs\. The settings are:"),
         ("HEALTH_TICK_AGE", 5, "seconds from 60 to 2592000: ticks"),
         ("TIMEOUT", 0, r"seconds from 0\.05 to 2592000\.$"),
-        ("TIMEOUT", "60", r"It is a text: convert it to a number, or read it with from_prefixed"),
+        ("TIMEOUT", "60", r"It is a string: convert it to a number, or read it with from_prefixed"),
         ("TIMEOUT", "None", r"seconds from 0\.05 to 2592000\.$"),
         (
             "SHOW_PAYLOAD",

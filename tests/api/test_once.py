@@ -372,7 +372,7 @@ async def async_generator() -> Any:
     [
         (lambda once: once("k", None), TypeError, r"once\('k'\): the function is None\. Give"),
         (lambda once: once("k", {"id": 1}), TypeError, r"the function is of type dict\. Give"),
-        (lambda once: once("k"), TypeError, "once.. takes a text and the function by position"),
+        (lambda once: once("k"), TypeError, "once.. takes a string and the function by position"),
         (lambda once: once(key="k", func=print), TypeError, "by position.*even func="),
         (lambda once: once("k", generator), SetupError, "generator, so none of its lines ran"),
         (lambda once: once("k", async_generator), SetupError, "generator, so none of its lines"),

@@ -54,11 +54,11 @@ REFUSED = [
     (None, "NoneType", "Write five fields such as '0 7 * * 1-5'"),
     (b"* * * * *", "bytes", "Write five fields"),
     ("", "it has 0 fields", "Write five: minute hour day-of-month month day-of-week."),
-    ("0 * * * * *", "it has 6 fields; seconds, years and commands are not read", "Write five"),
+    ("0 * * * * *", "it has 6 fields; seconds, years and commands are not supported", "Write five"),
     ("0 7 * * *\n", r"'\n'", "Write one line of plain ASCII"),
     (
         ",".join(["1"] * 1_000_000) + " * * * *",
-        "characters, 200 are allowed",
+        "characters, and at most 200 are allowed",
         "Write ranges (1-5) and",
     ),
     # Aliases.
@@ -104,7 +104,7 @@ REFUSED = [
         for minute in ("*/0", "*/90", "*/", "*/-5", "*/5/2", "*/1.5")
     ),
     *(
-        (f"{minute} * * * *", "which is not understood", "Write a number that you choose")
+        (f"{minute} * * * *", "which is not understood", "Write a number of your choice")
         for minute in ("H", "H/15", "H(0-29)", "R", "0~30")
     ),
     *(

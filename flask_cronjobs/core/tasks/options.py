@@ -234,7 +234,7 @@ def is_key(value: object, most: int) -> TypeGuard[str]:
 
 
 def _text(most: int) -> Kind:
-    expected = f"a text of 1 to {most} printable characters, not only spaces"
+    expected = f"a string of 1 to {most} printable characters, not only spaces"
     return Kind(lambda value: is_key(value, most), expected)
 
 
@@ -243,7 +243,7 @@ def _key(most: int) -> Kind:
     text = _text(most)
     return Kind(
         lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),
-        f"{text.wanted}. Write the f before the text if it has arguments in braces, as in "
+        f"{text.wanted}. Write an f before the string if it has arguments in braces, as in "
         'f"user:{user_id}"',
     )
 

@@ -186,7 +186,7 @@ def _own_fault(value: object) -> str | None:
         return None
     instead = "its isoformat()" if isinstance(value, date) else "an id to look it up by"
     return (
-        f"is of type {type(value).__name__}, which JSON does not know. Pass text, a number, "
+        f"is of type {type(value).__name__}, which JSON cannot hold. Pass text, a number, "
         f"or {instead}."
     )
 
@@ -206,7 +206,7 @@ def refusal(value: object) -> str | None:
         )
     if hasattr(kind, "__mapper__"):
         return (
-            f"is a row of the database, of type {kind.__name__}. Pass its id, and load it by that "
+            f"is a row of the database, of type {kind.__name__}. Pass its id, and load the row "
             "in the handler."
         )
     return None
@@ -228,7 +228,7 @@ def _text_fault(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return 'holds a lone surrogate, which is no text. Decode it with errors="replace".'
+        return 'holds a lone surrogate, which is not valid text. Decode it with errors="replace".'
     return None
 
 
@@ -264,9 +264,9 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
 
 
 _UNRUN = {
-    "a coroutine": "Declare it with async def, as well as what a decorator puts in its place.",
-    "a generator": "Write it without yield, or go through the generator in it.",
-    "an async generator": "Write it without yield, or go through the generator in it.",
+    "a coroutine": "Declare it, and what a decorator puts in its place, with async def.",
+    "a generator": "Write it without yield, or loop over the generator in it.",
+    "an async generator": "Write it without yield, or loop over the generator in it.",
 }
 
 

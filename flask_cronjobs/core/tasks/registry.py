@@ -117,7 +117,7 @@ class Registry:
             if other.options.rate_key == key and other.rate != task.rate:
                 raise TaskError(
                     f"The tasks {other.name} and {task.name} share the rate_key {key!r}, so they "
-                    "need the same rate and burst. Give both tasks the same, or another rate_key."
+                    "need the same rate and burst. Give both the same, or one of them another key."
                 )
 
     def declare(self, declaration: Declaration) -> None:
@@ -143,7 +143,8 @@ class Registry:
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise UnknownTask(
-                f"{name!r} is not a task's name. Give a text, or call enqueue() on the task itself."
+                f"{name!r} is not a task's name. Give a string, or call enqueue() on the task "
+                "itself."
             )
         try:
             return self.tasks[name]

@@ -96,7 +96,7 @@ def check_task(func: Callable[..., object], name: str, options: TaskOptions) -> 
             "options by keyword: @jobs.task(schedule=…, name=…)."
         )
     if name == "<lambda>":
-        raise TaskError("A lambda has no name for the table. Give one: name=….")
+        raise TaskError("A lambda has no name of its own. Give the task one: name=….")
     check_name(name, "task")
     _refuse_method(func)
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
@@ -127,7 +127,7 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
     if options.order is not None and options.concurrency_key is None:
         yield (
             "order='strict' needs a concurrency_key, whose runs are in order. Give one, such as "
-            "'account:{account_id}', or a text without braces to order all runs of the task."
+            "'account:{account_id}', or a string without braces to order all runs of the task."
         )
     if options.order is not None and options.concurrency not in (None, 1):
         yield (
@@ -167,13 +167,13 @@ def as_around(hook: AroundHook) -> Around:
     if inspect.isasyncgenfunction(hook) or inspect.iscoroutinefunction(hook):
         name = getattr(hook, "__name__", repr(hook))
         raise TaskError(
-            f"The hook {name} is an async def. Write a plain function with one yield: it goes "
-            "around async handlers, too."
+            f"The hook {name} is an async def. Write a plain function with one yield: it "
+            "wraps async handlers, too."
         )
     if why := why_uncallable(hook, "the run"):
         raise TaskError(
             f"The hook {getattr(hook, '__name__', repr(hook))} cannot be called with the run: "
-            f"{why}. Let it be a function that takes one argument, the run."
+            f"{why}. Give a function that takes one argument, the run."
         )
     return cast("Around", contextmanager(hook) if inspect.isgeneratorfunction(hook) else hook)
 
@@ -185,8 +185,8 @@ def _refuse_method(func: Callable[..., object]) -> None:
     first = next(iter(inspect.signature(func).parameters), None)
     if within and not within.endswith("<locals>") and first in ("self", "cls"):
         raise TaskError(
-            f"{qualified} is a method: a run has no object to call it on. Make it a function of "
-            f"the module, or a @staticmethod without {first}."
+            f"{qualified} is a method: a run has no object to call it on. Make it a "
+            f"module-level function, or a @staticmethod without {first}."
         )
 
 
@@ -198,7 +198,7 @@ def given_by_position(method: M) -> M:
     def call(self: object, /, *args: Any, **kwargs: Any) -> Any:
         if len(args) < 2:
             raise TypeError(
-                f"{name}() takes a text and the function by position: {name}('mail:5', send, "
+                f"{name}() takes a string and the function by position: {name}('mail:5', send, "
                 "to=…). Arguments that are given by name, even func=, go to the function."
             )
         return method(self, *args, **kwargs)
@@ -242,7 +242,7 @@ def _check_key_format(
         fields = [field for _, field, _, _ in string.Formatter().parse(key) if field is not None]
     except ValueError as error:
         raise TaskError(
-            f"{name}: {option} {key!r} is not a format text: {error}. Write arguments in "
+            f"{name}: {option} {key!r} is not a format string: {error}. Write arguments in "
             "braces, such as 'user:{user_id}', and double each literal brace."
         ) from None
     for field in fields:

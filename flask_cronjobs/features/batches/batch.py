@@ -134,8 +134,8 @@ class Batch:
     def _gone(self) -> BatchClosed:
         return BatchClosed(
             f"The batch {self.key!r} takes no more runs: the transaction that opened it was rolled "
-            "back, or somebody closed it after a commit inside its block. If its row is gone, fill "
-            "it again from the start, in a new `with` block."
+            "back, or an operator closed it after a commit inside its block. If its row is gone, "
+            "fill it again from the start, in a new `with` block."
         )
 
     def __repr__(self) -> str:
@@ -175,8 +175,8 @@ def _followed_by(
     for name in ("run_at", "delay", "idempotency_key", "unique_while", "replace", "commit"):
         if getattr(options, name):
             raise TaskError(
-                f"then={then.name}.using({name}=…): the run is enqueued once, when the batch has "
-                "ended. Only queue, priority and max_attempts can be given."
+                f"then={then.name}.using({name}=…) has no effect: the run is enqueued once, when "
+                "the batch has ended. Give only queue, priority and max_attempts."
             )
     try:
         arguments = then.payload_from(payload)

@@ -60,7 +60,7 @@ def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
     except (ValueError, RecursionError) as error:
         if codec is ANY:
             raise PayloadError(
-                f"{name}: this is not JSON: {error}. Write texts in quotes."
+                f"{name}: this is not JSON: {error}. Put strings in quotes."
             ) from None
         return text
     check_size(value, limit, "payload")

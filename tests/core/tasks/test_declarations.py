@@ -87,10 +87,10 @@ OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unique": "load:{user}"}, TaskError, "handler: unique 'load:{user}' names 'user', which"),
     ({"unique_while": "pending"}, TaskError, "unique_while has no effect without unique="),
     ({"unique": "it", "unique_while": "ever"}, TaskError, "unique_while is 'ever'. Give one of"),
-    *(({option: wrong}, TaskError, rf"{option} is {wrong!r}. Give a text of 1 to 500 printable")
+    *(({option: wrong}, TaskError, rf"{option} is {wrong!r}. Give a string of 1 to 500 printable")
       for option in ("unique", "concurrency_key", "rate_key") for wrong in (True, "", 5)),
     ({"label": "for {user}"}, TaskError, "handler: label 'for {user}' names 'user', which the"),
-    ({"label": ""}, TaskError, "label is ''. Give a text of 1 to 500 printable characters"),
+    ({"label": ""}, TaskError, "label is ''. Give a string of 1 to 500 printable characters"),
 ]  # fmt: skip
 
 
@@ -108,17 +108,17 @@ def test_wrong_option_is_refused_at_once(
     ("function", "sentence"),
     [
         ("nightly", "'nightly', which is not a function. Write"),
-        (lambda: None, "A lambda has no name for the table. Give one: name=…."),
+        (lambda: None, "A lambda has no name of its own. Give the task one: name=…."),
         (
             Greeter.greet,
-            "Greeter.greet is a method: a run has no object to call it on. Make it a function of "
-            "the module, or a @staticmethod without self",
+            "Greeter.greet is a method: a run has no object to call it on. Make it a module-level "
+            "function, or a @staticmethod without self",
         ),
         (vars(Greeter)["make"].__func__, "is a method"),
         (lines, "The handler lines has a yield, so a call runs"),
         (async_lines, "handler async_lines has a yield"),
         (update_wrapper(partial(lines), lines), "The handler lines has a yield"),
-        (partial(lines), "The task name is ''. Give a text of 1 to 200 printable characters"),
+        (partial(lines), "The task name is ''. Give a string of 1 to 200 printable characters"),
     ],
 )
 def test_wrong_function_is_refused_at_once(function: Any, sentence: str) -> None:
@@ -156,7 +156,7 @@ Wrong = Callable[[CronJobs, Task[..., None]], Any]
         (
             lambda jobs, task: jobs.enqueue(task, {"user_id": 1}),
             UnknownTask,
-            "<Task handler> is not a task's name. Give a text, or call enqueue() on the",
+            "<Task handler> is not a task's name. Give a string, or call enqueue() on the",
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_definition_with_a_tuple_in_its_payload_is_written_once(
 
 
 UNFILLED = ["welcome:{user_id}", "{user.id}", "of:{row['id']}", "day:{at:%Y-%m-%d}", "{name!r}"]
-MISSING_F = "Write the f before the text"
+MISSING_F = "Write an f before the string"
 
 
 @pytest.fixture

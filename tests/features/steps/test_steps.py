@@ -348,7 +348,7 @@ def no_name(db: SQLAlchemy, jobs: CronJobs) -> None:
         (twice, "The step 'same' occurs twice in this attempt: "),
         (uncommitted, "step('totals') begins with uncommitted work in db.session: 1 INSERT"),
         (no_function, "step('totals'): the function is None."),
-        (no_arguments, "step() takes a text and the function by position: step('mail:5', send"),
+        (no_arguments, "step() takes a string and the function by position: step('mail:5', send"),
         (
             no_json,
             "step('totals') cannot keep its result, which must be small JSON: result is of type",

@@ -222,7 +222,7 @@ class TestAnnotationThatSaysNothing:
         jobs.tick()
         assert seen == [["x", 1, [None], date(2026, 1, 1)]]
         for name in "abc":
-            with pytest.raises(PayloadError, match="of type date, which JSON does not know"):
+            with pytest.raises(PayloadError, match="of type date, which JSON cannot hold"):
                 jobs.enqueue("it", {**payload, name: date(2026, 1, 1)})
 
     def test_may_name_what_is_defined_after_the_schedule(
