@@ -207,7 +207,7 @@ def yields_nothing(run: CurrentRun) -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("hook", "message"),
-    [(lambda run: None, "no context manager"), (yields_nothing, "didn't yield")],
+    [(lambda run: None, "not a context manager"), (yields_nothing, "didn't yield")],
 )
 def test_hook_that_is_none_fails_the_attempt_plainly(
     jobs: CronJobs, perform: Any, hook: Any, message: str
