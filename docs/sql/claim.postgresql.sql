@@ -14,7 +14,7 @@ WITH RECURSIVE
                     AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
                     AND ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
                     AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                    AND NOT id = ANY(CAST(:locked AS bigint[])) THEN 1
+                    AND NOT id = ANY(CAST(:blocked AS bigint[])) THEN 1
             END AS claimable
         FROM job_runs
         WHERE status IN ('queued', 'failed') AND gate IS NULL
@@ -76,7 +76,7 @@ WITH RECURSIVE
                     AND priority = grp.priority
                     AND run_at <= (SELECT clock_timestamp())
                     AND attempts < max_attempts
-                    AND NOT id = ANY(CAST(:locked AS bigint[]))
+                    AND NOT id = ANY(CAST(:blocked AS bigint[]))
                 ORDER BY job_type, queue, priority, run_at, id
                 LIMIT :looked + 20
             ) AS r
@@ -112,7 +112,7 @@ WITH RECURSIVE
                     AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
                     AND ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
                     AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                    AND NOT id = ANY(CAST(:locked AS bigint[]))
+                    AND NOT id = ANY(CAST(:blocked AS bigint[]))
                     AND (SELECT yes FROM enough)
                 ORDER BY priority DESC, run_at, id
                 LIMIT :looked
@@ -293,7 +293,7 @@ WITH RECURSIVE
             -CAST(job_runs.priority AS bigint) AS rank,
             date_part('epoch', job_runs.run_at) AS run_at
     )
-SELECT *, NULL AS parked, NULL AS locked
+SELECT *, NULL AS parked, NULL AS blocked
 FROM claimed
 UNION ALL
 SELECT
@@ -314,7 +314,7 @@ SELECT
     NULL,
     NULL,
     parked,
-    locked
+    blocked
 FROM
     (
         SELECT (SELECT string_agg(CAST(id AS text), ',') FROM parked) AS parked,
@@ -329,6 +329,6 @@ FROM
                     )
                     OR (SELECT count(*) FROM got) < :limit
                 )
-        ) AS locked
+        ) AS blocked
     ) AS others
-WHERE parked IS NOT NULL OR locked IS NOT NULL
+WHERE parked IS NOT NULL OR blocked IS NOT NULL

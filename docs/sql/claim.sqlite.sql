@@ -253,4 +253,4 @@ RETURNING
     -CAST(job_runs.priority AS bigint) AS rank,
     CAST(job_runs.run_at AS text) AS run_at,
     CASE WHEN job_runs.status <> 'running' THEN job_runs.id END AS parked,
-    NULL AS locked
+    NULL AS blocked

@@ -35,9 +35,9 @@ from .outcome import (
     record_statement,
 )
 
-#: The pauses before the retries of an outcome whose row is locked. A claim may lock a row for a
+#: The pauses before the retries of an outcome whose row is blocked. A claim may lock a row for a
 #: moment and then not take its run.
-LOCKED_PAUSE_SECONDS = (0.01, 0.04)
+BLOCKED_PAUSES_SECONDS = (0.01, 0.04)
 
 
 class ClaimRequest(NamedTuple):
@@ -55,7 +55,8 @@ class ClaimRequest(NamedTuple):
         retries are claimed together with others, except a last attempt and one after a lost worker;
         unless *idle*, those are skipped.
     :ivar handed: the id and token of a handed run to begin, instead of a claim from the queue.
-    :ivar locked: the ids of runs that other transactions have locked, to be skipped.
+    :ivar blocked: the ids of runs to be skipped, since other transactions have locked their rows.
+        Such a row is called *blocked*, since ``locked_by`` and ``locked_until`` are our own lease.
     """
 
     limit: int
@@ -68,7 +69,7 @@ class ClaimRequest(NamedTuple):
     beyond: int = 0
     side_by_side: bool = False
     handed: tuple[int, str] | None = None
-    locked: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
 
     def parameters(self, d: Dialect) -> dict[str, object]:
         """Return the parameters of `claim_statement`, or of `leases.begin_handed`."""
@@ -81,7 +82,7 @@ class ClaimRequest(NamedTuple):
             "looked": self.limit + self.beyond,
             "id": run_id,
             "handed": handed,
-            "locked": list(self.locked),
+            "blocked": list(self.blocked),
             "tasks": d.array(self.tasks),
             "queues": d.array(queues),
             "but_queues": not self.queues,
@@ -97,7 +98,7 @@ class Answer(NamedTuple):
         cancel was requested while they ran.
     :ivar unrecorded: the ids of runs that are still held, and whose outcomes are not recorded yet,
         since another transaction has locked their rows.
-    :ivar locked_waiting: the ids of waiting runs that the claim has chosen and found locked.
+    :ivar blocked: the ids of waiting runs that the claim has chosen and found blocked.
     :ivar parked: the ids of waiting runs that the claim has parked, whose keys must be opened.
     """
 
@@ -105,7 +106,7 @@ class Answer(NamedTuple):
     claims: tuple[Claim, ...] = ()
     cancelled: frozenset[int] = frozenset()
     unrecorded: frozenset[int] = frozenset()
-    locked_waiting: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
     parked: frozenset[int] = frozenset()
 
     def plus(self, other: Answer) -> Answer:
@@ -134,7 +135,7 @@ def record_and_claim(
     ``unrecorded``, its lease was lost.
 
     `Bookkeeping.call` retries what the database refuses for now. This function retries outcomes
-    whose rows are locked, for a moment.
+    whose rows are blocked, for a moment.
 
     :param books: the worker's bookkeeping connection.
     :param repeat: whether to repeat after a broken connection. If the first try had committed, a
@@ -147,7 +148,7 @@ def record_and_claim(
     answer = _send(books, outcomes, request, repeat, opens)
     all_recorded = len(answer.recorded) >= len(outcomes)
     unrecorded = () if all_recorded else still_held(books, outcomes, answer.recorded)
-    for pause in LOCKED_PAUSE_SECONDS:
+    for pause in BLOCKED_PAUSES_SECONDS:
         if not unrecorded:
             break
         time.sleep(pause)
@@ -247,14 +248,14 @@ _OTHER = itemgetter(len(CLAIMED))
 def _with_claims(answer: Answer, rows: Rows, token: str) -> Answer:
     """Return *answer* with the claims in *rows*, made under *token*, in the order of their runs.
 
-    Other rows have ids of runs that were parked, or are locked.
+    Other rows have ids of runs that were parked, or are blocked.
     """
     claimed = sorted([row for row in rows if _OTHER(row) is None and _ID(row)], key=_PLACE)
     claims = tuple([_claim(row, token) for row in claimed])
     if len(claimed) == len(rows):
         return answer._replace(claims=claims)
-    parked, locked = (_ids(getattr(row, name) for row in rows) for name in ("parked", "locked"))
-    return answer._replace(claims=claims, parked=parked, locked_waiting=locked)
+    parked, blocked = (_ids(getattr(row, name) for row in rows) for name in ("parked", "blocked"))
+    return answer._replace(claims=claims, parked=parked, blocked=blocked)
 
 
 def _claim(row: Row[Any], token: str) -> Claim:

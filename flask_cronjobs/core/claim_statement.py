@@ -46,10 +46,10 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        take. If enough of them may be taken, or if there are no others, only they are used.
     2. Otherwise the front is not used: ``grp`` steps through each task, queue and priority that has
        runs, and ``of_groups`` reads the next runs of all these groups.
-    3. ``got`` locks them. The front is locked in order, and any number of locked rows is skipped.
+    3. ``got`` locks them. The front is locked in order, and any number of blocked rows is skipped.
        Of the groups' runs, only the few that come first are locked.
     4. ``placed`` counts the free shares of each key, and assigns one to each run of the key. Runs
-       that are locked have a place, too, since most of them belong to another claim. In strict
+       that are blocked have a place, too, since most of them belong to another claim. In strict
        order, only the first run gets a place.
     5. ``takes`` has the first runs that may begin. A run on a later or its last attempt is claimed
        alone: if one is first in order, the claim takes only that, and only if the worker holds no
@@ -59,8 +59,8 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full, unless
        a run of the key may begin and is not taken: then no end of a run might open it. See `gate`.
 
-    PostgreSQL also returns one row with the ids of locked runs that hold up others, or of all
-    locked runs of the groups if the claim got few. The next claim skips them.
+    PostgreSQL also returns one row with the ids of blocked runs that hold up others, or of all
+    blocked runs of the groups if the claim got few. The next claim skips them.
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and would
     then update more rows than the limit.
@@ -130,7 +130,7 @@ def _placed(d: Dialect) -> str:
         not_got = "id NOT IN (SELECT id FROM got)"
         place = "-CAST(priority AS bigint), run_at, id"
         last = f"SELECT {place} FROM got ORDER BY priority, run_at DESC, id DESC LIMIT 1"
-        # Rows after the last one of a full front were not tried, so they are not known as locked.
+        # Rows after the last one of a full front were not tried, so they are not known as blocked.
         tried = f"((SELECT count(*) FROM got) < :looked OR ({place}) < ({last}))"
         met += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
@@ -160,7 +160,7 @@ def _take(d: Dialect) -> str:
     """Return the end of a claim, which takes the runs of ``takes``, and parks those of ``parks``.
 
     SQLite returns a row for each run of both. PostgreSQL returns one for each taken run, and one
-    with the ids of the parked runs, and of the locked runs that the next claim will skip.
+    with the ids of the parked runs, and of the blocked runs that the next claim will skip.
     """
     if not d.one_statement:
         return _take_in_one(d)
@@ -176,14 +176,14 @@ def _take(d: Dialect) -> str:
         FROM takes WHERE {_same_id(d, "job_runs", "takes")}
         RETURNING {returned(d)}
     )
-    SELECT *, NULL AS parked, NULL AS locked FROM claimed
+    SELECT *, NULL AS parked, NULL AS blocked FROM claimed
     UNION ALL
-    SELECT {", ".join("NULL" for _ in CLAIMED)}, parked, locked FROM (
+    SELECT {", ".join("NULL" for _ in CLAIMED)}, parked, blocked FROM (
         SELECT ({ids} parked) AS parked, (
             {ids} placed
             WHERE got = 0 AND (key IN ({holds_up}) OR (SELECT count(*) FROM got) < :limit)
-        ) AS locked
-    ) AS others WHERE parked IS NOT NULL OR locked IS NOT NULL
+        ) AS blocked
+    ) AS others WHERE parked IS NOT NULL OR blocked IS NOT NULL
     """
 
 
@@ -203,7 +203,7 @@ def _take_in_one(d: Dialect) -> str:
     UPDATE job_runs SET gate = chosen.gate, concurrency_share = chosen.share, {values}
     FROM chosen WHERE {_same_id(d, "job_runs", "chosen")}
     RETURNING {returned(d)}, CASE WHEN job_runs.status <> 'running' THEN job_runs.id END AS parked,
-        NULL AS locked
+        NULL AS blocked
     """
 
 
@@ -237,7 +237,7 @@ def _of_groups(d: Dialect, looked: str) -> str:
         FROM job_runs
         WHERE {READY_GROUPS} AND job_type = grp.job_type AND queue = grp.queue
             AND priority = grp.priority AND run_at <= {d.now} AND attempts < max_attempts
-            {_not_locked(d)}
+            {_not_blocked(d)}
         ORDER BY {_GROUPED} LIMIT {looked} + {SPARE}
     """
     columns = "concurrency_key, concurrency_limit, strict, priority, run_at"
@@ -267,17 +267,17 @@ def claimable(d: Dialect) -> str:
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
         f" AND {d.one_of('job_type', 'tasks')} AND {unpaused('job_type', 'task')}"
-        f" AND {of_queues(d)} {_not_locked(d)}"
+        f" AND {of_queues(d)} {_not_blocked(d)}"
     )
 
 
-def _not_locked(d: Dialect) -> str:
-    """Return the condition that earlier claims of this worker did not find the run locked.
+def _not_blocked(d: Dialect) -> str:
+    """Return the condition that earlier claims of this worker did not find the run blocked.
 
-    A row does not show that it is locked; only locking it would. Locking all rows that may be
+    A row does not show that it is blocked; only locking it would. Locking all rows that may be
     chosen would hide them from other workers.
     """
-    return "AND NOT id = ANY(CAST(:locked AS bigint[]))" if d.skip_locked else ""
+    return "AND NOT id = ANY(CAST(:blocked AS bigint[]))" if d.skip_locked else ""
 
 
 def of_queues(d: Dialect) -> str:

@@ -27,13 +27,13 @@ class Renewal(NamedTuple):
 
     :ivar held: the ids of the runs that are still held.
     :ivar cancelled: those of them for which a cancel was requested.
-    :ivar locked: those of them whose leases were not extended, since another transaction has locked
-        their rows.
+    :ivar blocked: those of them whose leases were not extended, since another transaction has
+        locked their rows.
     """
 
     held: frozenset[int]
     cancelled: frozenset[int]
-    locked: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
 
 
 #: Seconds to wait on SQLite, once the write lock is free, before runs are reclaimed, so that living
@@ -62,7 +62,7 @@ def renew(books: Bookkeeping, claims: Collection[Claim], lease: float) -> Renewa
     renewed = _renewal(books.rows(_renew(books.dialect), parameters))
     if still_held(books, claims, renewed.held):
         watched = watch(books, claims)
-        renewed = watched._replace(locked=watched.held - renewed.held)
+        renewed = watched._replace(blocked=watched.held - renewed.held)
     return renewed
 
 
@@ -219,7 +219,7 @@ def begin_handed(d: Dialect) -> TextClause:
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
         AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")}
         AND {gate.comes_first("job_runs")}
-    RETURNING {returned(d)}, NULL AS parked, NULL AS locked
+    RETURNING {returned(d)}, NULL AS parked, NULL AS blocked
     """)
 
 

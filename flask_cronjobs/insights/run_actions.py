@@ -296,8 +296,8 @@ def _change(
     """
     parameters: dict[str, Any] = {"ids": d.many(ids)}
     to_hold = () if batches is None else connection.scalars(batches, parameters).all()
-    busy = hold_batches(connection, d, to_hold) if to_hold else ()
-    rows = connection.execute(update, {**values, **parameters, "busy": d.many(busy)}).all()
+    blocked = hold_batches(connection, d, to_hold) if to_hold else ()
+    rows = connection.execute(update, {**values, **parameters, "blocked": d.many(blocked)}).all()
     if operation.id is not None:
         count(operation, connection, d, len(rows))
     elif rows:
@@ -322,7 +322,7 @@ def _statements(
     # The ids are listed twice, so that PostgreSQL finds the rows by id first.
     update = f"""
         UPDATE job_runs SET {assigned(action.values(d, other_columns))}
-        WHERE {d.among("id")} AND ({d.among("batch_id", "busy")}) IS NOT TRUE
+        WHERE {d.among("id")} AND ({d.among("batch_id", "blocked")}) IS NOT TRUE
             AND {d.any_of("id", f"{find} {d.skip_locked}")}
         RETURNING id, job_type, status, attempts, batch_id, label
     """

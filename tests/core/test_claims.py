@@ -96,7 +96,7 @@ def test_outcomes_are_waited_for_only_if_their_rows_are_locked(
     kit.runs(3)
     running = kit.claim()
     kit.sql("UPDATE job_runs SET locked_by = 'other:1:token' WHERE id = :id", id=running[0].id)
-    monkeypatch.setattr(claims, "LOCKED_PAUSE_SECONDS", (-1.0,))  # Even `time.sleep` refuses it.
+    monkeypatch.setattr(claims, "BLOCKED_PAUSES_SECONDS", (-1.0,))  # Even `time.sleep` refuses it.
     outcomes = [outcome(claim, "succeeded") for claim in running]
     answer = kit.claims.record_and_claim(outcomes, kit.request(3))
     assert set(answer.recorded) == {running[1].id, running[2].id}

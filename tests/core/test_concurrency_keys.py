@@ -121,8 +121,8 @@ def test_locked_run_holds_up_its_key_until_the_next_claim_looks_behind_it(kit: K
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": first})
         answer = kit.claims.record_and_claim([], kit.request())
-        assert (answer.claims, answer.parked, answer.locked_waiting) == ((), set(), {first})
-        behind = kit.request(locked=answer.locked_waiting)
+        assert (answer.claims, answer.parked, answer.blocked) == ((), set(), {first})
+        behind = kit.request(blocked=answer.blocked)
         assert [claim.id for claim in kit.claims.record_and_claim([], behind).claims] == [second]
         psql.rollback()
     assert kit.get(third).gate == "keys"
@@ -135,8 +135,8 @@ def test_locked_run_holds_up_its_key_for_one_claim_also_if_that_looks_no_further
     with kit.engine.connect() as psql:
         psql.execute(text("SELECT 1 FROM job_runs WHERE id = :id FOR UPDATE"), {"id": first})
         answer = kit.claims.record_and_claim([], kit.request(1))
-        assert (answer.parked, answer.locked_waiting) == (set(), {first})
-        assert kit.claim_ids(1, locked=answer.locked_waiting) == [second]
+        assert (answer.parked, answer.blocked) == (set(), {first})
+        assert kit.claim_ids(1, blocked=answer.blocked) == [second]
         psql.rollback()
 
 
@@ -195,4 +195,4 @@ def test_runs_beyond_the_limit_of_a_claim_are_not_taken_for_locked(kit: Kit) -> 
     kit.runs(3, **busy)
     answer = kit.claims.record_and_claim([], kit.request(1))
     assert answer.parked
-    assert answer.locked_waiting == frozenset()
+    assert answer.blocked == frozenset()

@@ -88,11 +88,11 @@ class TestStore:
         before = kit.get(two.id).locked_until
         with locked(database_url, "job_runs", two.id):
             renewal = renew(kit.books, [first, two], 600)
-            assert (set(renewal.held), set(renewal.locked)) == ({first.id, two.id}, {two.id})
+            assert (set(renewal.held), set(renewal.blocked)) == ({first.id, two.id}, {two.id})
             assert kit.get(two.id).locked_until == before
             assert not progress(kit.books, two, 0.5, None)
         renewal = renew(kit.books, [first, two], 600)
-        assert (set(renewal.held), set(renewal.locked)) == ({first.id, two.id}, set())
+        assert (set(renewal.held), set(renewal.blocked)) == ({first.id, two.id}, set())
         assert progress(kit.books, two, 0.5, None)
 
     def test_locked_row_of_a_tick_holds_up_no_heartbeat(self, kit: Kit, database_url: str) -> None:
@@ -113,7 +113,7 @@ class TestStore:
             locker.execute("SELECT 1 FROM job_runs FOR KEY SHARE")
             claim = kit.claim_one()
             assert claim.id == run_id
-            assert renew(kit.books, [claim], 60).locked == set()
+            assert renew(kit.books, [claim], 60).blocked == set()
             assert kit.finish(claim)
 
 

@@ -23,7 +23,7 @@ from ..outcome import record_success
 from ..tasks.payload import kept_result
 
 #: Seconds that an atomic handler waits before it tries again to write a locked row.
-LOCKED_PAUSE_SECONDS = 0.2
+BLOCKED_PAUSE_SECONDS = 0.2
 _WORDS = Words("A handler with atomic=True", "the run's success", "remove atomic=True")
 
 
@@ -53,7 +53,7 @@ def call_atomic(
             if not is_logged:
                 logger.warning("%s: its commit waits. %s", claim, holder(connection, claim.id))
                 is_logged = True
-            time.sleep(LOCKED_PAUSE_SECONDS)
+            time.sleep(BLOCKED_PAUSE_SECONDS)
     failpoints.reach("after-finalize")
     return result
 

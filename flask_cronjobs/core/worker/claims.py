@@ -26,15 +26,15 @@ LATE_SECONDS = 1.0
 #: Seconds between two searches of an idle worker for parked runs that were never opened.
 MEND_SECONDS = 1.0
 #: The number of runs that a claim looks at beyond those that it wants, if the one before got fewer
-#: than it wanted, since some were parked or locked.
+#: than it wanted, since some were parked or blocked.
 BEYOND_RUNS = 500
-#: Seconds for which claims skip runs that were locked, if they find others.
-LOCKED_SECONDS = 0.5
-#: The seconds added for each of these runs if claims find no others. Each locked run of one key
+#: Seconds for which claims skip runs that were blocked, if they find others.
+SKIP_SECONDS = 0.5
+#: The seconds added for each of these runs if claims find no others. Each blocked run of one key
 #: costs a claim, so those claims take a tenth of the worker's time.
-LOCKED_SECONDS_PER_RUN = 0.01
-#: The largest number of locked runs that claims skip.
-MAX_LOCKED_RUNS = 1000
+SKIP_SECONDS_PER_RUN = 0.01
+#: The largest number of blocked runs that claims skip.
+MAX_BLOCKED_RUNS = 1000
 
 
 class UnansweredClaims:
@@ -80,7 +80,7 @@ class UnansweredClaims:
             released = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            self.must_check = not all(released)  # The rows of the other tokens are locked.
+            self.must_check = not all(released)  # The rows of the other tokens are blocked.
 
 
 class Openings:
@@ -134,7 +134,7 @@ class Openings:
         return opened > 0
 
 
-class LockedRuns:
+class BlockedRuns:
     """Runs that other transactions have locked, which the next claims skip.
 
     A claim chooses the first runs of a key or group, and then locks them. Without this, it would
@@ -157,13 +157,13 @@ class LockedRuns:
         As long as claims find nothing else, no run is forgotten, so that they get past all of them.
         """
         now = time.monotonic()
-        looks_on = bool(answer.locked_waiting) and len(self.ids) < MAX_LOCKED_RUNS
+        looks_on = bool(answer.blocked) and len(self.ids) < MAX_BLOCKED_RUNS
         if not self.ids:
-            self._until = now + LOCKED_SECONDS
+            self._until = now + SKIP_SECONDS
         if looks_on:
-            self.ids |= answer.locked_waiting
+            self.ids |= answer.blocked
             if not answer.claims:
-                self._until = now + LOCKED_SECONDS + LOCKED_SECONDS_PER_RUN * len(self.ids)
+                self._until = now + SKIP_SECONDS + SKIP_SECONDS_PER_RUN * len(self.ids)
         return looks_on
 
 
@@ -192,7 +192,7 @@ class WorkerClaims:
         self._worker = options.worker
         self._beyond = 0
         self._got_less = False
-        self._locked = LockedRuns()
+        self._blocked = BlockedRuns()
         self.unanswered: UnansweredClaims = UnansweredClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
         self.keys: Openings = Openings(books, state.registry.keyed)
@@ -225,7 +225,7 @@ class WorkerClaims:
         Four things are retried, each for its own reason:
 
         1. a statement that the database refuses for now, by `Bookkeeping.call`;
-        2. outcomes whose rows are locked, by `record_and_claim` and later by the keeper;
+        2. outcomes whose rows are blocked, by `record_and_claim` and later by the keeper;
         3. outcomes whose answer was lost: they are sent again, and those that match no row are
            looked up before a claim may take a run that was recorded as failed;
         4. claims whose answer was lost: they are released, and looked up again while they may hold.
@@ -285,15 +285,15 @@ class WorkerClaims:
     def _request_for(
         self, number: int, idle: bool, tasks: tuple[str, ...] | None, side_by_side: bool
     ) -> ClaimRequest:
-        if self._locked.ids:
-            self._locked.forget_old()
+        if self._blocked.ids:
+            self._blocked.forget_old()
         return self._request._replace(
             limit=number,
             token=f"{self._worker}:{secrets.token_hex(6)}",
             idle=idle,
             beyond=self._beyond,
             side_by_side=side_by_side,
-            locked=self._locked.ids,
+            blocked=self._blocked.ids,
             tasks=self._request.tasks if tasks is None else tasks,
         )
 
@@ -325,11 +325,11 @@ class WorkerClaims:
         # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim that
         # was sent without outcomes finds nothing.
         changed = outcomes or answer.claims or answer.parked
-        looks_on = bool(answer.locked_waiting) and self._locked.note(answer)
+        looks_on = bool(answer.blocked) and self._blocked.note(answer)
         self.exhausted = not (request is None or changed or looks_on)
         if request is not None:
             self._got_less = len(answer.claims) < request.limit
-            in_vain = answer.parked or answer.locked_waiting
+            in_vain = answer.parked or answer.blocked
             self._beyond = BEYOND_RUNS if in_vain and self._got_less else 0
         if too_early:
             startable = tuple(claim for claim in answer.claims if claim not in too_early)

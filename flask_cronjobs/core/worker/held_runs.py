@@ -132,8 +132,8 @@ class ProgressRequest(NamedTuple):
     answered: SimpleQueue[None]
 
 
-#: Seconds after which an outcome is sent again whose row was locked.
-LOCKED_RETRY_SECONDS = 0.5
+#: Seconds after which an outcome is sent again whose row was blocked.
+BLOCKED_RETRY_SECONDS = 0.5
 
 
 class HeldRuns:
@@ -147,7 +147,7 @@ class HeldRuns:
     :ivar outcomes: the outcomes that are not recorded yet.
     :ivar requests: the requests of handlers that reported progress and wait for an answer.
     :ivar woken: whether `wake` was called before the last `collect` returned.
-    :ivar postponed: the times at which to send outcomes again whose rows were locked, by run id.
+    :ivar postponed: the times at which to send outcomes again whose rows were blocked, by run id.
     :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
     :ivar outdated: lost claims of runs that are held anew, until their outcomes are dropped.
     """
@@ -170,14 +170,14 @@ class HeldRuns:
         return self.claims.keys() <= {outcome.id for outcome in self.outcomes}
 
     def recordable(self, now: float) -> list[Outcome]:
-        """Return the outcomes to record now: not those whose rows were locked a moment ago."""
+        """Return the outcomes to record now: not those whose rows were blocked a moment ago."""
         if not self.postponed:
             return self.outcomes.copy()
         return [outcome for outcome in self.outcomes if self.postponed.get(outcome.id, now) <= now]
 
     @property
     def overdue(self) -> list[Outcome]:
-        """The outcomes of locked rows whose leases have ended."""
+        """The outcomes of blocked rows whose leases have ended."""
         postponed = [outcome for outcome in self.outcomes if outcome.id in self.postponed]
         return [outcome for outcome in postponed if not self._leases.holds(self.claims[outcome.id])]
 
@@ -260,7 +260,7 @@ class HeldRuns:
 
     def postpone(self, outcome: Outcome) -> None:
         """Keep an outcome for a while: another transaction has locked its row."""
-        self.postponed[outcome.id] = time.monotonic() + LOCKED_RETRY_SECONDS
+        self.postponed[outcome.id] = time.monotonic() + BLOCKED_RETRY_SECONDS
 
     def remove(self, outcome: Outcome) -> None:
         """Stop holding a run: its outcome is recorded, or its lease is lost."""

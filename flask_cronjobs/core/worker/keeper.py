@@ -282,7 +282,7 @@ class Keeper(threading.Thread):
         if (decision.is_long or self.flag.at is not None) and held_runs.waiting:
             self._claimed -= held_runs.release_waiting()  # These were not attempted.
         if held_runs.postponed and (decision.closed or not self._options.resident):
-            yield self._give_up_locked
+            yield self._give_up_blocked
         if self._kinds is not None and not decision.closed:
             yield partial(self._kinds.look, decision.idle, self._claims.next_run)
         if held_runs.requests or decision.is_long:
@@ -379,8 +379,8 @@ class Keeper(threading.Thread):
         if enqueued:
             self._pace.exhausted = False
 
-    def _give_up_locked(self) -> None:
-        """Give up outcomes whose rows stay locked beyond their leases: the worker is to end."""
+    def _give_up_blocked(self) -> None:
+        """Give up outcomes whose rows stay blocked beyond their leases: the worker is to end."""
         for outcome in self._held_runs.overdue:
             self._held_runs.remove(outcome)
             self._report(outcome, recorded=False)
@@ -425,15 +425,15 @@ class Keeper(threading.Thread):
         if not claims:
             return now + self._heartbeat_seconds
         renewal = leases.renew(self._connection, claims.values(), self._settings.lease)
-        self._held_runs.renewed(renewal.held - renewal.locked, now)
+        self._held_runs.renewed(renewal.held - renewal.blocked, now)
         if self._options.tick_id is not None:
             ticks.seen(self._connection, self._options.tick_id)
         self._heed(renewal)
         self._watch_duty.due = now + WATCH_SECONDS
-        # If rows were locked, try again soon.
+        # If rows were blocked, try again soon.
         return now + (
             min(WATCH_SECONDS, self._heartbeat_seconds)
-            if renewal.locked
+            if renewal.blocked
             else self._heartbeat_seconds
         )
 

@@ -109,8 +109,8 @@ def hold_batches(connection: Connection, d: Dialect, batch_ids: Iterable[int]) -
         return []
     free = f"SELECT id FROM job_batches WHERE {d.among('id')} AND {OPEN_BATCH} {d.skip_locked}"
     lock = f"UPDATE job_batches SET key = key WHERE {d.any_of('id', free)} RETURNING id"
-    locked = {row.id for row in connection.execute(text(lock), {"ids": d.many(ids)})}
-    return [batch_id for batch_id in ids if batch_id not in locked]
+    own = {row.id for row in connection.execute(text(lock), {"ids": d.many(ids)})}
+    return [batch_id for batch_id in ids if batch_id not in own]
 
 
 def _has(status: str, batch: str) -> str:

@@ -21,7 +21,7 @@ from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.claim import Answer
 from flask_cronjobs.core.tick import TickOptions, tick
 from flask_cronjobs.core.worker import claims as claims_module
-from flask_cronjobs.core.worker.claims import LockedRuns, WorkerClaims
+from flask_cronjobs.core.worker.claims import BlockedRuns, WorkerClaims
 from flask_cronjobs.core.worker.outcomes import released
 from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.db.connection import Bookkeeping
@@ -402,14 +402,14 @@ def test_worker_remembers_locked_runs_until_it_has_passed_them(
     """Each run of the key costs a claim that finds nothing; then the worker rests much longer."""
     now = 0.0
     monkeypatch.setattr(claims_module, "time", SimpleNamespace(monotonic=lambda: now))
-    locked = LockedRuns()
+    blocked = BlockedRuns()
     for run_id in range(300):
-        locked.forget_old()
-        assert locked.note(Answer(locked_waiting=frozenset({run_id})))
+        blocked.forget_old()
+        assert blocked.note(Answer(blocked=frozenset({run_id})))
         now += 0.01
-    assert not locked.note(Answer())
-    locked.forget_old()
-    assert len(locked.ids) == 300
+    assert not blocked.note(Answer())
+    blocked.forget_old()
+    assert len(blocked.ids) == 300
     now += 4
-    locked.forget_old()
-    assert not locked.ids
+    blocked.forget_old()
+    assert not blocked.ids

@@ -39,7 +39,7 @@ WITH
                     AND job_type NOT IN (SELECT name FROM job_pauses WHERE kind = 'task')
                     AND ((queue = ANY(CAST(:queues AS text[]))) <> :but_queues)
                     AND queue NOT IN (SELECT name FROM job_pauses WHERE kind = 'queue')
-                    AND NOT id = ANY(CAST(:locked AS bigint[]))
+                    AND NOT id = ANY(CAST(:blocked AS bigint[]))
                     AND (
                         (
                             r.concurrency_key IS NULL
