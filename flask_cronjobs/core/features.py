@@ -244,9 +244,9 @@ def report_tick(state: State, report: TickReport) -> None:
         tell(state, report)
 
 
-def report_lost(state: State, outcomes: Sequence[Outcome]) -> None:
-    """Report attempts whose worker was lost, for example to monitors. Never raises."""
-    for tell in _of("report_lost", _watching()):
+def report_outcomes(state: State, outcomes: Sequence[Outcome]) -> None:
+    """Report outcomes that a tick has recorded, of lost workers for example. Never raises."""
+    for tell in _of("report_outcomes", _watching()):
         tell(state, outcomes)
 
 

@@ -208,14 +208,14 @@ class ResidentMinutes(threading.Thread):
 
 
 def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
-    """Return the thread that sends ``tick_finished`` and pings for each minute and for lost runs.
+    """Return the thread that sends ``tick_finished`` and the pings for each minute and its outcomes.
 
     It is a separate thread, so that a monitor that hangs or a slow receiver delays no minute.
     """
 
     def send(report: TickReport | list[Outcome]) -> None:
         if isinstance(report, list):
-            features.report_lost(state, report)
+            features.report_outcomes(state, report)
             return
         signals.send(signals.tick_finished, state.app, report=report)
         features.report_tick(state, report)

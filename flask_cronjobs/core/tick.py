@@ -72,8 +72,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
     """
     with state.bookkeeping(keyboard_deferred, apart=True) as books:
         opened = begin_tick(state, books, options.queues)
-        counts, lost = Counter[str](), list[Outcome]()
-        for _ in housekeeping(state, books, opened.row, options.news, counts, lost.extend):
+        counts, outcomes = Counter[str](), list[Outcome]()
+        for _ in housekeeping(state, books, opened.row, options.news, counts, outcomes.extend):
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
@@ -94,8 +94,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish_tick(books, opened, counts)
     signals.send(signals.tick_finished, state.app, report=report)
-    if lost:
-        features.report_lost(state, lost)
+    if outcomes:
+        features.report_outcomes(state, outcomes)
     features.report_tick(state, report)
     return report
 
@@ -106,13 +106,13 @@ def housekeeping(
     row: ticks.TickRow,
     news: News,
     counts: Counter[str],
-    take_lost: Callable[[list[Outcome]], object],
+    take_outcomes: Callable[[list[Outcome]], object],
 ) -> Iterator[int]:
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
     :param counts: the counts of the tick's row, to which this adds.
-    :param take_lost: called with the outcomes of attempts that were reclaimed, and of runs without
-        an attempt left.
+    :param take_outcomes: called with the outcomes of attempts that were reclaimed, and of runs
+        without an attempt left.
     """
     if row.expired or row.exhausted:
         # Most ticks find nothing to reclaim, and need none of a worker's modules.
@@ -120,7 +120,7 @@ def housekeeping(
 
         reclaimed = reclaim(state, books, news) if row.expired else []
         counts["reclaimed"] += len(reclaimed)
-        take_lost([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
+        take_outcomes([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
         yield len(reclaimed)
     if row.parked:
         yield gate.mend_all(books)

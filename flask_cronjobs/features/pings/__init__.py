@@ -21,8 +21,8 @@ def report_tick(state: State, report: TickReport) -> None:
     alert(state, report.worker)
 
 
-def report_lost(state: State, outcomes: Sequence[Outcome]) -> None:
-    """Ping about runs that ended when their worker was lost."""
+def report_outcomes(state: State, outcomes: Sequence[Outcome]) -> None:
+    """Ping about runs that a tick has ended, such as those of lost workers."""
     pings = Pings(state)
     for outcome in outcomes:
         pings.ended(outcome)
