@@ -41,7 +41,7 @@ RETURNING
             )
             AND attempts >= max_attempts
             AND status IN ('queued', 'failed')
-    ) AS exhausted,
+    ) AS spent,
     EXISTS (SELECT 1 FROM job_runs WHERE gate IN ('keys', 'order')) AS parked,
     EXISTS (SELECT 1 FROM job_batches WHERE finished_at IS NULL) AS open_batches,
     EXISTS (

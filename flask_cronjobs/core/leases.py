@@ -39,7 +39,7 @@ class Renewal(NamedTuple):
 #: Seconds to wait on SQLite, once the write lock is free, before runs are reclaimed, so that living
 #: workers can renew their leases. The next try of their keepers begins and ends in less time.
 RENEWAL_SECONDS = 3.0
-#: Most runs that are reclaimed, or given up, at a time.
+#: Most runs that are reclaimed, or ended without an attempt left, at a time.
 TAKEN_AT_ONCE = 200
 
 
@@ -116,12 +116,12 @@ def look_for_expired(books: Bookkeeping) -> list[Claim]:
     ]
 
 
-def give_up_exhausted(books: Bookkeeping) -> list[Outcome]:
+def end_spent(books: Bookkeeping) -> list[Outcome]:
     """End at most `TAKEN_AT_ONCE` waiting runs without an attempt left; return their outcomes.
 
     This happens only if ``max_attempts`` was lowered by hand.
     """
-    rows = books.rows(_give_up_exhausted(books.dialect), {"limit": TAKEN_AT_ONCE})
+    rows = books.rows(_end_spent(books.dialect), {"limit": TAKEN_AT_ONCE})
     gate.open_behind(books, [row.id for row in rows])
     return [
         Outcome(
@@ -190,7 +190,7 @@ def expired(d: Dialect) -> TextClause:
 
 
 @lru_cache(maxsize=2)
-def _give_up_exhausted(d: Dialect) -> TextClause:
+def _end_spent(d: Dialect) -> TextClause:
     # With ORDER BY id, the planner might read the primary key instead of the partial index.
     spent = f"SELECT id FROM job_runs WHERE {ODD} AND {SPENT} LIMIT :limit {d.skip_locked}"
     last_error = "COALESCE('. The last error: ' || last_error, '')"

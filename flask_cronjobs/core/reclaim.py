@@ -46,15 +46,15 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     return reclaimed
 
 
-def give_up(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
+def end_spent(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     """End waiting runs without an attempt left; return their outcomes."""
-    given_up: list[Outcome] = []
-    while outcomes := leases.give_up_exhausted(books):
+    ended: list[Outcome] = []
+    while outcomes := leases.end_spent(books):
         for outcome in outcomes:
             announce(state.app, outcome, recorded=True)
             notify(news, "outcome", run_news(outcome))
-        given_up += outcomes
-    return given_up
+        ended += outcomes
+    return ended
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:

@@ -208,7 +208,7 @@ class ResidentMinutes(threading.Thread):
 
 
 def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:
-    """Return the thread that sends ``tick_finished`` and the pings for each minute and its outcomes.
+    """Return the thread that sends ``tick_finished`` and pings, for each minute and its outcomes.
 
     It is a separate thread, so that a monitor that hangs or a slow receiver delays no minute.
     """

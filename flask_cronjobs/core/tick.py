@@ -114,13 +114,13 @@ def housekeeping(
     :param take_outcomes: called with the outcomes of attempts that were reclaimed, and of runs
         without an attempt left.
     """
-    if row.expired or row.exhausted:
+    if row.expired or row.spent:
         # Most ticks find nothing to reclaim, and need none of a worker's modules.
-        from .reclaim import give_up, reclaim
+        from .reclaim import end_spent, reclaim
 
         reclaimed = reclaim(state, books, news) if row.expired else []
         counts["reclaimed"] += len(reclaimed)
-        take_outcomes([*reclaimed, *(give_up(state, books, news) if row.exhausted else ())])
+        take_outcomes([*reclaimed, *(end_spent(state, books, news) if row.spent else ())])
         yield len(reclaimed)
     if row.parked:
         yield gate.mend_all(books)

@@ -43,7 +43,7 @@ class TickRow(NamedTuple):
     :ivar begins_hour: whether it is the first tick of its hour.
     :ivar pruned: the number of runs that the last `LATEST_TICKS` ticks have pruned.
     :ivar expired: whether a lease has run out.
-    :ivar exhausted: whether a waiting run has no attempt left.
+    :ivar spent: whether a waiting run has no attempt left.
     :ivar parked: whether a run is parked behind others.
     :ivar open_batches: whether a batch has not ended.
     :ivar undeclared: whether a definition must be marked as not declared by the code.
@@ -54,7 +54,7 @@ class TickRow(NamedTuple):
     begins_hour: bool
     pruned: int
     expired: bool
-    exhausted: bool
+    spent: bool
     parked: bool
     open_batches: bool
     undeclared: bool
@@ -119,7 +119,7 @@ def insert_tick(d: Dialect) -> TextClause:
     # The rows that set each mark; one such row is enough.
     rows_of = {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
-        "exhausted": f"job_runs WHERE {ODD} AND {SPENT}",
+        "spent": f"job_runs WHERE {ODD} AND {SPENT}",
         "parked": f"job_runs WHERE {PARKED}",
         "open_batches": f"job_batches WHERE {OPEN_BATCH}",
         "undeclared": f"job_definitions WHERE {undeclared(d)}",

@@ -13,7 +13,7 @@ from flask_cronjobs.core import gate
 from flask_cronjobs.core.claim import Answer
 from flask_cronjobs.core.claim_statement import claim_statement
 from flask_cronjobs.core.gate import KEYS_READ
-from flask_cronjobs.core.leases import give_up_exhausted
+from flask_cronjobs.core.leases import end_spent
 from flask_cronjobs.insights.run_actions import CANCEL, RETRY
 from tests.kit import Kit, in_threads, outcome
 from tests.marks import on_postgresql
@@ -107,7 +107,7 @@ def test_end_and_claim_at_once_lose_no_wake_up(kit: Kit, strict: bool) -> None:
 def test_run_without_an_attempt_left_opens_the_next(kit: Kit) -> None:
     first, second = ordered(kit, attempts=3, max_attempts=3, status="failed"), ordered(kit)
     assert claim(kit).claims == ()
-    give_up_exhausted(kit.books)
+    end_spent(kit.books)
     assert kit.get(first).status == "dead"
     assert kit.claim_ids() == [second]
 

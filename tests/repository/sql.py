@@ -41,7 +41,7 @@ STATEMENTS: dict[str, Maker] = {
     "renew": leases._renew,
     "watch": leases._watch,
     "reclaim": leases.expired,
-    "give-up": leases._give_up_exhausted,
+    "end-spent": leases._end_spent,
     "look": look.look_statement,
     "begin-tick": ticks.insert_tick,
     "enqueue": lambda d: insert._insert_one(d, keyed=False, wakes=d.notifies),

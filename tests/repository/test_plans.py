@@ -20,7 +20,7 @@ from flask_cronjobs.core.claim import ClaimRequest
 from flask_cronjobs.core.claim_statement import claim_statement
 from flask_cronjobs.core.definitions import DefinitionRow
 from flask_cronjobs.core.leases import (
-    give_up_exhausted,
+    end_spent,
     in_brokers,
     look_for_expired,
     progress,
@@ -280,7 +280,7 @@ def read(kit: Kit) -> list[DefinitionRow]:
 def keep_up(kit: Kit) -> None:
     """Reclaim lost runs, change runs as an operator, and prune."""
     look_for_expired(kit.books)
-    give_up_exhausted(kit.books)
+    end_spent(kit.books)
     ids = [row.id for row in kit.all_rows()]
     operation = begin(kit.books, Operation("retried", "runs", "ada"), len(ids))
     change_runs(kit.books, CANCEL, ids, operation)

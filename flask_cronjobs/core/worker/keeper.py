@@ -182,7 +182,7 @@ class Keeper(threading.Thread):
             self.flag.error = error
             self._runner.context.keeper_died = True
             self._held_runs.take_back()
-            self._monitor.give_up(error)
+            self._monitor.end_without_keeper(error)
         finally:
             self._held_runs.close()
             self._announcer.close(max(ANNOUNCE_SECONDS, self._settings.lease))
@@ -212,7 +212,7 @@ class Keeper(threading.Thread):
         if outcomes:  # Their durations decide how many runs the next claim takes.
             self._admission.note(outcomes)
         if self._held_runs.outdated:
-            self._give_up_outdated()
+            self._drop_outdated()
         if left:
             self._held_runs.release_all()
         if self._held_runs.woken:
@@ -282,7 +282,7 @@ class Keeper(threading.Thread):
         if (decision.is_long or self.flag.at is not None) and held_runs.waiting:
             self._claimed -= held_runs.release_waiting()  # These were not attempted.
         if held_runs.postponed and (decision.closed or not self._options.resident):
-            yield self._give_up_blocked
+            yield self._drop_blocked
         if self._kinds is not None and not decision.closed:
             yield partial(self._kinds.look, decision.idle, self._claims.next_run)
         if held_runs.requests or decision.is_long:
@@ -379,14 +379,14 @@ class Keeper(threading.Thread):
         if enqueued:
             self._pace.exhausted = False
 
-    def _give_up_blocked(self) -> None:
-        """Give up outcomes whose rows stay blocked beyond their leases: the worker is to end."""
+    def _drop_blocked(self) -> None:
+        """Drop outcomes whose rows stay blocked beyond their leases: the worker is to end."""
         for outcome in self._held_runs.overdue:
             self._held_runs.remove(outcome)
             self._report(outcome, recorded=False)
 
-    def _give_up_outdated(self) -> None:
-        """Give up outcomes of claims whose leases were lost, and whose runs are held anew.
+    def _drop_outdated(self) -> None:
+        """Drop outcomes of claims whose leases were lost, and whose runs are held anew.
 
         The later steps identify outcomes by the ids of their runs alone.
         """
@@ -495,7 +495,7 @@ class Keeper(threading.Thread):
         self._held_runs.collect(0.0)
         if stuck.identity not in {outcome.identity for outcome in self._held_runs.outcomes}:
             self._held_runs.outcomes.append(stuck)
-        self._give_up_outdated()
+        self._drop_outdated()
         self._held_runs.release_all()
         try:
             outcomes = list(self._held_runs.outcomes)

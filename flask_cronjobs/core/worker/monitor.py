@@ -171,7 +171,7 @@ class RunMonitor:
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
             time.sleep(0.02)
 
-    def give_up(self, error: BaseException) -> None:
+    def end_without_keeper(self, error: BaseException) -> None:
         """Interrupt all running handlers; if one does not end, end the process.
 
         Nothing is recorded, so the held runs are reclaimed when their leases end. By then, no

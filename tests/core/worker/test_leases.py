@@ -87,15 +87,15 @@ def test_nothing_begins_once_the_keeper_has_died(
         assert claimed.wait(30)
         raise ZeroDivisionError("a bug")
 
-    give_up = RunMonitor.give_up
+    end = RunMonitor.end_without_keeper
 
-    def give_up_then_tell(self: RunMonitor, error: BaseException) -> None:
-        give_up(self, error)
+    def end_then_tell(self: RunMonitor, error: BaseException) -> None:
+        end(self, error)
         died.set()
 
     monkeypatch.setattr(Runner, "perform", perform_late)
     monkeypatch.setattr(Keeper, "_receive", die)
-    monkeypatch.setattr(RunMonitor, "give_up", give_up_then_tell)
+    monkeypatch.setattr(RunMonitor, "end_without_keeper", end_then_tell)
     enqueue(lambda: calls.append(1))
     with pytest.raises(ZeroDivisionError):
         jobs.tick()
