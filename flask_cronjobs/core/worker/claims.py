@@ -86,16 +86,16 @@ class UnansweredClaims:
 class Openings:
     """Opens the next runs of concurrency keys; see `gate`. It belongs to the keeper's thread.
 
-    :param tasks: the tasks of the code that have a concurrency key.
+    :ivar has_keys: whether tasks of the code have a concurrency key.
     :ivar keyed: the ids of the held runs with a key.
     :ivar unopened: the ids of runs that have freed a share or a turn, or are parked, and the next
         runs of whose keys were not opened yet.
     """
 
-    def __init__(self, books: Bookkeeping, tasks: Collection[str]) -> None:
+    def __init__(self, books: Bookkeeping, has_keys: bool) -> None:
         self.unopened: set[int] = set()
         self._books = books
-        self.tasks: Collection[str] = tasks
+        self.has_keys: bool = has_keys
         self.keyed: set[int] = set()
         self._mended = Throttle()
         self._mend_after = ""
@@ -172,7 +172,7 @@ class WorkerClaims:
 
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar unanswered: gives back the claims whose answers were lost.
-    :ivar keys: opens the next runs of concurrency keys.
+    :ivar openings: opens the next runs of concurrency keys.
     :ivar starts: the limits on starts; each opens starts before a claim, and takes them after it.
     :ivar next_start: the time of the next start that a due run waits for, by `time.monotonic`.
     """
@@ -195,7 +195,7 @@ class WorkerClaims:
         self._blocked = BlockedRuns()
         self.unanswered: UnansweredClaims = UnansweredClaims(books, request.lease)
         self._unconfirmed: set[tuple[int, str]] = set()
-        self.keys: Openings = Openings(books, state.registry.keyed)
+        self.openings: Openings = Openings(books, bool(state.registry.keyed))
         limits = features.starts(state, books, request, options.rates)
         self.starts: tuple[features.Starts, ...] = limits
         self.next_start: float = float("inf")
@@ -206,9 +206,9 @@ class WorkerClaims:
         :raises DatabaseTrouble: it is unknown what was recorded.
         """
         answer = self.claim(outcomes, 0, idle=False)
-        if self.keys.unopened:
+        if self.openings.unopened:
             with suppress(DatabaseTrouble):  # Other workers find runs that were not opened.
-                self.keys.open()
+                self.openings.open()
         return answer
 
     def claim(
@@ -238,6 +238,7 @@ class WorkerClaims:
         :raises DatabaseTrouble: it is unknown what was recorded and claimed. Call it again.
         """
         request: ClaimRequest | None = None
+        openings = self.openings
         try:
             if self.unanswered.must_check:
                 self.unanswered.give_back()
@@ -245,14 +246,14 @@ class WorkerClaims:
             if wanted > 0 and not sent_before:
                 if self.starts:
                     self.open_starts(not outcomes, tasks)
-                looks = look_first and self._got_less and not outcomes and not self.keys.unopened
+                looks = look_first and self._got_less and not outcomes and not openings.unopened
                 if looks and not look_at_queue(self._books):
-                    self.exhausted = not (self.keys.tasks and self.keys.mend())
+                    self.exhausted = not (openings.has_keys and openings.mend())
                     return Answer()
                 request = self._request_for(wanted, idle, tasks, side_by_side)
             before, unsent = None, outcomes
             d = self._books.dialect
-            if request and not d.one_writer and self.keys.keyed.intersection(map(_ID, outcomes)):
+            if request and not d.one_writer and openings.keyed.intersection(map(_ID, outcomes)):
                 # Commit the outcomes first, so that the claim can take the runs that they open.
                 before, unsent = self._send(outcomes, None), ()
             answer = self._send(unsent, request)
@@ -260,7 +261,7 @@ class WorkerClaims:
                 answer = self._confirm(sent_before, answer)
             if before is not None:
                 answer = answer.plus(before)
-            if self.exhausted and self.keys.tasks and self.keys.mend():
+            if self.exhausted and openings.has_keys and openings.mend():
                 self.exhausted = False
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
@@ -269,7 +270,7 @@ class WorkerClaims:
             raise
         if answer.parked:
             with suppress(DatabaseTrouble):  # The claims must not be lost. Opening is retried.
-                self.keys.open()
+                openings.open()
         return answer
 
     def open_starts(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
@@ -304,22 +305,22 @@ class WorkerClaims:
             holding = holding.plus(limit.record_holding(others))
             tried = holding.recorded | holding.unrecorded
             others = [outcome for outcome in others if outcome.id not in tried]
-        opens = set(self.keys.unopened) if request is not None else set[int]()
+        opens = set(self.openings.unopened) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
             # Open in the same transaction, since there is only one writer.
-            opens |= self.keys.keyed.intersection(map(_ID, outcomes))
+            opens |= self.openings.keyed.intersection(map(_ID, outcomes))
         if opens:
             failpoints.reach("before-open")
         answer = record_and_claim(self._books, others, request, repeat=False, opens=opens)
         if self.starts:
             answer = answer.plus(holding)
-        self.keys.note(outcomes, answer, opens)
+        self.openings.note(outcomes, answer, opens)
         too_early: list[Claim] = []
         for limit in self.starts:
             too_early += limit.spend([claim for claim in answer.claims if claim not in too_early])
         if too_early:
             back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
-            self.keys.note(too_early, back)
+            self.openings.note(too_early, back)
             if back.unrecorded:  # Treat it like a lost answer.
                 raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim that

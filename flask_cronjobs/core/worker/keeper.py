@@ -293,8 +293,8 @@ class Keeper(threading.Thread):
             yield partial(self._refill, decision)
         if held_runs.batches:
             yield partial(self._end_batches, decision)
-        if self._claims.keys.unopened:
-            yield self._claims.keys.open
+        if self._claims.openings.unopened:
+            yield self._claims.openings.open
         for duty in self._duties:
             if duty.due <= decision.now:
                 yield duty.fulfil
