@@ -169,10 +169,10 @@ def parameters_of(d: Dialect, new: NewRun) -> dict[str, Any]:
 
 
 @lru_cache
-def _insert_one(d: Dialect, keyed: bool, wakes: bool) -> str:
+def _insert_one(d: Dialect, unique: bool, wakes: bool) -> str:
     source = f"""
         FROM (SELECT {due_sql(d)} AS due, {d.now} AS now) AS times
-        WHERE true {ON_CONFLICT if keyed else ""}
+        WHERE true {ON_CONFLICT if unique else ""}
         RETURNING id, run_at, created_at {f", ({WAKE}) AS woke" if wakes else ""}
     """
     return insert_into_runs({name: parameter(d, name) for name in COLUMNS}, "due", "now", source)

@@ -165,7 +165,7 @@ def _insert(
         f'{{"place":{place},"payload":{row.payload}{_rest(row, own, run_id) if columns else ""}}}'
         for place, (row, run_id) in enumerate(zip(rows, ids or repeat(None), strict=False))
     ]
-    statement = _insert_many(d, columns, keyed=rows[0].idempotency_key is not None)
+    statement = _insert_many(d, columns, unique=rows[0].idempotency_key is not None)
     parameters = {**parameters_of(d, rows[0]), "rows": f"[{','.join(members)}]"}
     return execute(connection, statement, parameters).all()
 
@@ -178,13 +178,13 @@ def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
 
 
 @lru_cache
-def _insert_many(d: Dialect, columns: tuple[str, ...], keyed: bool = False) -> str:
+def _insert_many(d: Dialect, columns: tuple[str, ...], unique: bool = False) -> str:
     """Return the INSERT of runs that differ in their payloads and in *columns*."""
     own = {name: TYPES.get(name, "bigint") for name in ("payload", *columns)}
     values = {name: parameter(d, name) for name in COLUMNS} | {name: name for name in own}
     source = f"""
         FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
-        {ON_CONFLICT if keyed else ""}
+        {ON_CONFLICT if unique else ""}
         RETURNING id, idempotency_key
     """
     return insert_into_runs(values, due_sql(d), d.now, source)

@@ -58,12 +58,12 @@ def new_run(
     payload: Mapping[str, object],
     options: EnqueueOptions,
     settings: Settings,
-    keyed: bool = True,
+    unique: bool = True,
 ) -> NewRun:
     """Return the run for a call of *task* with *payload*.
 
     :param options: override the task's options.
-    :param keyed: whether the run gets the idempotency key that the task's ``unique`` makes.
+    :param unique: whether the run gets the idempotency key that the task's ``unique`` makes.
     :raises PayloadError: *payload* does not fit the handler, is not plain JSON, or is too large.
     :raises TaskError: no key can be made from *payload*.
     """
@@ -74,9 +74,9 @@ def new_run(
     values: dict[str, Any] = {**policy, "payload": payload_text(plain, limit, hidden)}
     if task.fills:
         values |= {**task.keys_for(plain), "label": task.label_for(plain, hidden)}
-        if keyed and not options.idempotency_key:
+        if unique and not options.idempotency_key:
             values["idempotency_key"] = task.filled("unique", plain)
-    if keyed and (task.options.unique is not None or task.options.unique_while is not None):
+    if unique and (task.options.unique is not None or task.options.unique_while is not None):
         options = task.with_unique_while(options)
     if options != AS_THE_TASK_SAYS:
         values |= options.own_values

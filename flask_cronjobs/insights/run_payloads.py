@@ -99,7 +99,7 @@ def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
     handler = _handler(state, run)
     refuse_hidden(state, payload, _parsed(run))
     arguments = handler.payload_from(payload)
-    new = new_run(handler, arguments, AS_THE_TASK_SAYS, state.settings, keyed=False)
+    new = new_run(handler, arguments, AS_THE_TASK_SAYS, state.settings, unique=False)
     new.definition_id = run.definition_id
     if new.concurrency_key is None or run.definition_id is not None:
         new.concurrency_key = new.concurrency_key or run.concurrency_key

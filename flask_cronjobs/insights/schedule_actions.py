@@ -138,7 +138,7 @@ def _definition_run(
     run = NewRun(**spec.policy | own | options.own_values)
     if payload is not None:
         refuse_hidden(state, payload, spec.payload)
-        new = new_run(task, task.payload_from(payload), options, state.settings, keyed=False)
+        new = new_run(task, task.payload_from(payload), options, state.settings, unique=False)
         if new.concurrency_key is None:  # The row may have a key that the code has dropped.
             new.concurrency_key = run.concurrency_key
             new.concurrency_limit = run.concurrency_limit

@@ -60,7 +60,7 @@ def test_options_of_one_call_are_not_those_of_the_next() -> None:
 
 def test_run_without_the_key_of_its_task_is_unique_in_no_way() -> None:
     task = handler(unique="u{a}")
-    new = new_run(task, {"a": 1}, AS_THE_TASK_SAYS, Settings(), keyed=False)
+    new = new_run(task, {"a": 1}, AS_THE_TASK_SAYS, Settings(), unique=False)
     assert (new.idempotency_key, new.unique_while) == (None, None)
 
 

@@ -63,7 +63,7 @@ class Declaration(NamedTuple):
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""
-        run = new_run(self.handler, self.payload, AS_THE_TASK_SAYS, settings, keyed=False)
+        run = new_run(self.handler, self.payload, AS_THE_TASK_SAYS, settings, unique=False)
         return DefinitionSpec(
             name=self.name,
             schedule=self.schedule,

@@ -182,5 +182,5 @@ def _followed_by(
         arguments = then.payload_from(payload)
     except TypeError as error:
         raise TypeError(f"{error}. Give its arguments as then_payload={{…}}.") from None
-    run = new_run(then, arguments, options, state.settings, keyed=False)
+    run = new_run(then, arguments, options, state.settings, unique=False)
     return new._replace(then_task=then.name, then_payload=run.payload, then_columns=run.policy)
