@@ -73,7 +73,7 @@ class CurrentRun:
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
     :param default_timezone: the time zone of runs that no definition made.
-    :ivar to_stop: returns whether the run must be released at the end of a step.
+    :ivar gives_back: returns whether the run is to be given back at the end of its step.
     :ivar limited: makes a context in which a plain handler is interrupted after *seconds*.
     :ivar interrupted_by: the interruption by which the handler must end.
     :ivar ended_by: the exception that a step has raised to end the attempt.
@@ -89,7 +89,7 @@ class CurrentRun:
     warning: str | None = None
     interrupted_by: BaseException | None = None
     ended_by: BaseException | None = None
-    to_stop: Callable[[], bool] = staticmethod(lambda: False)
+    gives_back: Callable[[], bool] = staticmethod(lambda: False)
     limited: Callable[[float], AbstractContextManager[None]] = staticmethod(_unlimited)
     _requested_at = -math.inf
     # The last progress, and whether it must be written, which the keeper's thread resets.
@@ -334,12 +334,12 @@ def _shown(progress: Progress) -> Progress:
 
 
 #: The run whose handler runs in this context.
-at_work: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")
+run_here: ContextVar[CurrentRun] = ContextVar("flask_cronjobs.current_run")
 
 current_run: CurrentRun = cast(
     CurrentRun,
     LocalProxy(
-        at_work,
+        run_here,
         unbound_message=(
             "current_run is known only inside a handler that a tick runs. In a plain call of the "
             "task there is no run; test `flask_cronjobs.in_run()` first."
@@ -355,7 +355,7 @@ def in_run() -> bool:
     >>> in_run()
     False
     """
-    return at_work.get(None) is not None
+    return run_here.get(None) is not None
 
 
 def in_worker() -> bool:
@@ -387,7 +387,7 @@ def in_event_loop() -> bool:
 
 def running() -> CurrentRun | None:
     """Return the run whose handler runs in this context, or None."""
-    return at_work.get(None)
+    return run_here.get(None)
 
 
 def warn(warning: str) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from ..db.database import Database
-from .current import at_work, warn
+from .current import run_here, warn
 
 if TYPE_CHECKING:
     from .app_state import State
@@ -41,7 +41,7 @@ def watch_commits(state: State) -> None:
         warnings = _at_end.pop(_context(), []) if _at_end else []
         if error is not None:
             return
-        run = at_work.get(None)
+        run = run_here.get(None)
         if run is not None:
             for callback in run.at_end:
                 callback()
@@ -169,7 +169,7 @@ def watch_writes(db: Database) -> None:
 
 
 def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
-    if transaction.parent is not None or at_work.get(None) is None:
+    if transaction.parent is not None or run_here.get(None) is None:
         return
     written: _Written | None = session.info.get(_WRITTEN)
     if written is None or written.transaction is not transaction:

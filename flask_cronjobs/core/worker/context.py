@@ -46,7 +46,7 @@ class RunnerContext:
     :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
     :ivar watchers: the features that are notified of the runs.
     :ivar interrupted: the exception with which the user interrupted a run.
-    :ivar to_stop: returns whether a run is to be given back at the end of its step.
+    :ivar gives_back: returns whether a run is to be given back at the end of its step.
     :ivar keeper_died: whether the keeper has died. Written by the keeper: nothing more may begin.
     :ivar books: the connection for ``once()``, and for checks of strict orders; it connects when
         first needed.
@@ -60,7 +60,7 @@ class RunnerContext:
     mailbox: SimpleQueue[Any]
     keyboard: bool
     watchers: Sequence[Watcher] = ()
-    to_stop: Callable[[], bool] = lambda: False
+    gives_back: Callable[[], bool] = lambda: False
     interrupted: BaseException | None = None
     keeper_died: bool = False
 
@@ -80,7 +80,7 @@ class RunnerContext:
         """
         state = self.state
         run = CurrentRun(state.app, claim, request_write, self.books, state.settings.timezone)
-        run.to_stop, run.limited = self.to_stop, self.interrupter.within
+        run.gives_back, run.limited = self.gives_back, self.interrupter.within
         if handler.keeps_output:
             run.output = Output()
         return run

@@ -20,7 +20,7 @@ from ...errors import Interruption, ShuttingDown
 from ...log import logger
 from ...types import JSON, Claim, Outcome
 from .. import features
-from ..current import CurrentRun, at_work
+from ..current import CurrentRun, run_here
 from ..tasks.payload import kept_result
 from ..uncommitted import watch_writes
 from .context import Prepared, RunnerContext, prepare
@@ -132,7 +132,7 @@ class Runner:
 
     def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
         working = self.working = Working(run.claim, run, handler.timeout, started)
-        token = at_work.set(run)
+        before = run_here.set(run)
         try:
             # Check this after `working` is set: a keeper that dies sets `keeper_died` before it
             # reads `working`.
@@ -143,7 +143,7 @@ class Runner:
             finally:
                 self.context.note_end(run)
         finally:
-            at_work.reset(token)
+            run_here.reset(before)
             self.working = None
             if self.context.watchdog.is_shortened:
                 self.context.watchdog.extend()

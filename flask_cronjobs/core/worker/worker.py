@@ -57,7 +57,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
         )
         runner = Runner(context)
         keeper = Keeper(runner, options, held_runs, flag, listener, connection)
-        context.to_stop = keeper.gives_back
+        context.gives_back = keeper.gives_back
         stack.enter_context(handling_signals(runner, flag, handle_signals))
         for make in options.beside:
             thread = make(state, options, keeper)

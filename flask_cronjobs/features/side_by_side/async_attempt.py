@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ... import signals
-from ...core.current import at_work
+from ...core.current import run_here
 from ...core.tasks.payload import kept_result
 from ...core.worker.context import RunnerContext
 from ...core.worker.outcomes import success
@@ -28,12 +28,12 @@ async def attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., 
     :raises BaseException: the error that the handler raised, or that interrupted it.
     """
     context.report_start(run.claim)
-    token = at_work.set(run.run)
+    before = run_here.set(run.run)
     try:
         result = await _call(context, run, handler)
     finally:
         context.note_end(run.run)
-        at_work.reset(token)
+        run_here.reset(before)
     return success(run.claim, result, run.run.warning, run.since)
 
 

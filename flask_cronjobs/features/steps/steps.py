@@ -506,7 +506,7 @@ class _Step:
             return Cancelled("cancelled by an operator while it ran")
         if self.row.waits:
             return Suspended(f"it {steps.WAITS[self.row.kind]} at the step {self.row.name!r}")
-        if run_row.paused or self.run.to_stop():
+        if run_row.paused or self.run.gives_back():
             why = "its task or queue is paused" if run_row.paused else "its worker is to end"
             return Suspended(f"{why}, so it was given back at the end of a step")
         return None

@@ -15,7 +15,7 @@ from sqlalchemy.orm import sessionmaker
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.current import CurrentRun, at_work
+from flask_cronjobs.core.current import CurrentRun, run_here
 from flask_cronjobs.core.uncommitted import left_in, watch_writes
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobRun, JobTick
@@ -233,7 +233,7 @@ def test_each_app_is_watched_even_at_the_address_of_an_earlier_one(engine: Engin
     """Tests, for example, make one app after the other."""
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE work (label text)"))
-    token = at_work.set(cast(CurrentRun, object()))
+    token = run_here.set(cast(CurrentRun, object()))
     gc.disable()  # A collection could remove what SQLAlchemy still has of the earlier app.
     try:
         for _ in range(3):
@@ -246,4 +246,4 @@ def test_each_app_is_watched_even_at_the_address_of_an_earlier_one(engine: Engin
             del factory, session, db
     finally:
         gc.enable()
-        at_work.reset(token)
+        run_here.reset(token)
