@@ -270,9 +270,9 @@ WITH RECURSIVE
             ),
             started_at = clock_timestamp(),
             updated_at = clock_timestamp(),
-            concurrency_share = takes.share,
             progress = NULL,
-            progress_message = NULL
+            progress_message = NULL,
+            concurrency_share = takes.share
         FROM takes
         WHERE job_runs.id = ANY(ARRAY(SELECT id FROM takes)) AND job_runs.id = takes.id
         RETURNING

@@ -214,6 +214,15 @@ UPDATE job_runs
 SET
     gate = chosen.gate,
     concurrency_share = chosen.share,
+    status = CASE WHEN chosen.gate IS NULL THEN 'running' ELSE job_runs.status END,
+    attempts = CASE WHEN chosen.gate IS NULL THEN job_runs.attempts + 1 ELSE job_runs.attempts END,
+    locked_by = CASE WHEN chosen.gate IS NULL THEN :token ELSE job_runs.locked_by END,
+    locked_until = CASE
+        WHEN chosen.gate IS NULL THEN strftime(
+            '%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease)
+        )
+        ELSE job_runs.locked_until
+    END,
     started_at = CASE
         WHEN chosen.gate IS NULL THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
         ELSE job_runs.started_at
@@ -222,17 +231,8 @@ SET
         WHEN chosen.gate IS NULL THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
         ELSE job_runs.updated_at
     END,
-    status = CASE WHEN chosen.gate IS NULL THEN 'running' ELSE job_runs.status END,
-    attempts = CASE WHEN chosen.gate IS NULL THEN job_runs.attempts + 1 ELSE job_runs.attempts END,
-    locked_by = CASE WHEN chosen.gate IS NULL THEN :token ELSE job_runs.locked_by END,
     progress = CASE WHEN chosen.gate IS NULL THEN NULL ELSE job_runs.progress END,
-    progress_message = CASE WHEN chosen.gate IS NULL THEN NULL ELSE job_runs.progress_message END,
-    locked_until = CASE
-        WHEN chosen.gate IS NULL THEN strftime(
-            '%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', :lease)
-        )
-        ELSE job_runs.locked_until
-    END
+    progress_message = CASE WHEN chosen.gate IS NULL THEN NULL ELSE job_runs.progress_message END
 FROM chosen
 WHERE job_runs.id = chosen.id
 RETURNING

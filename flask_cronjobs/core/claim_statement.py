@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, text
 from ..db.dialect import Dialect
 from ..models.conditions import READY, READY_GROUPS
 from ..types import WORKER_LOST, PauseKind
-from .columns import CLAIMED, begun, returned
+from .columns import CLAIMED, assigned, claimed, returned
 from .gate import comes_first
 
 #: How many runs beyond its limit the first window has.
@@ -164,6 +164,7 @@ def _take(d: Dialect) -> str:
     """
     if not d.one_statement:
         return _take_in_one(d)
+    values = assigned({**claimed(d), "concurrency_share": "takes.share"})
     ids = "SELECT string_agg(CAST(id AS text), ',') FROM"
     holds_up = f"SELECT key FROM placed WHERE got = 1 AND NOT behind AND NOT {_MAY_BEGIN}"
     return f"""
@@ -171,8 +172,7 @@ def _take(d: Dialect) -> str:
         UPDATE job_runs SET gate = parks.gate FROM parks WHERE {_same_id(d, "job_runs", "parks")}
         RETURNING job_runs.id
     ), claimed AS (
-        UPDATE job_runs SET status = 'running', attempts = job_runs.attempts + 1, {begun(d)},
-            concurrency_share = takes.share, progress = NULL, progress_message = NULL
+        UPDATE job_runs SET {values}
         FROM takes WHERE {_same_id(d, "job_runs", "takes")}
         RETURNING {returned(d)}
     )
@@ -188,19 +188,14 @@ def _take(d: Dialect) -> str:
 
 
 def _take_in_one(d: Dialect) -> str:
-    taken = dict.fromkeys(("started_at", "updated_at"), d.clock)
-    taken |= {"status": "'running'", "attempts": "job_runs.attempts + 1", "locked_by": ":token"}
-    taken |= dict.fromkeys(("progress", "progress_message"), "NULL")
-    taken |= {"locked_until": d.clock_after(":lease")}
-    values = ", ".join(
-        f"{name} = CASE WHEN chosen.gate IS NULL THEN {value} ELSE job_runs.{name} END"
-        for name, value in taken.items()
-    )
+    taken = claimed(d)
+    for name, value in taken.items():
+        taken[name] = f"CASE WHEN chosen.gate IS NULL THEN {value} ELSE job_runs.{name} END"
     return f"""
     , chosen AS MATERIALIZED (
         SELECT id, share, NULL AS gate FROM takes UNION ALL SELECT id, NULL, gate FROM parks
     )
-    UPDATE job_runs SET gate = chosen.gate, concurrency_share = chosen.share, {values}
+    UPDATE job_runs SET gate = chosen.gate, concurrency_share = chosen.share, {assigned(taken)}
     FROM chosen WHERE {_same_id(d, "job_runs", "chosen")}
     RETURNING {returned(d)}, CASE WHEN job_runs.status <> 'running' THEN job_runs.id END AS parked,
         NULL AS blocked

@@ -67,12 +67,23 @@ def assigned(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
-def begun(d: Dialect) -> str:
-    """Return the assignments of a worker that begins a run: ``token`` for ``lease`` seconds."""
-    return f"""
-        locked_by = :token, locked_until = {d.clock_after(":lease")},
-        started_at = {d.clock}, updated_at = {d.clock}
-    """
+def begun(d: Dialect) -> dict[str, str]:
+    """Return SQL for each column that a worker sets when it begins a run under ``token``."""
+    return {
+        "locked_by": ":token",
+        "locked_until": d.clock_after(":lease"),
+        **dict.fromkeys(("started_at", "updated_at"), d.clock),
+    }
+
+
+def claimed(d: Dialect) -> dict[str, str]:
+    """Return SQL for each column that a claim sets, besides the share of the run's key."""
+    return {
+        "status": "'running'",
+        "attempts": "job_runs.attempts + 1",
+        **begun(d),
+        **dict.fromkeys(("progress", "progress_message"), "NULL"),
+    }
 
 
 _STORED_AS = {"attempt": "attempts", "stored_payload": "payload", "stored_slot": "scheduled_for"}

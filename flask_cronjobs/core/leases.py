@@ -213,8 +213,7 @@ def begin_handed(d: Dialect) -> TextClause:
     order.
     """
     return text(f"""
-    UPDATE job_runs SET
-        {begun(d)}
+    UPDATE job_runs SET {assigned(begun(d))}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
         AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")}
