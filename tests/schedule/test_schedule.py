@@ -10,6 +10,7 @@ import pytest
 
 from flask_cronjobs.errors import CronJobsError, ScheduleError
 from flask_cronjobs.schedule import Schedule
+from tests.schedule import oracle
 
 UTC = timezone.utc
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -243,6 +244,42 @@ def test_ends_of_the_calendar(cron, zone):
         assert all(slot <= LATEST for slot in schedule.between(at("9999-12-30"), latest))
         assert schedule.count(latest, earliest) == 0
         assert len(schedule.tail(earliest, latest, 2)) == 2
+
+
+# --- changes of the clock -------------------------------------------------------------------------
+
+# These are in UTC. Berlin: 02:00 -> 03:00 at 01:00, and 03:00 -> 02:00 at 01:00. Apia had no
+# 2011-12-30: 24:00 of the 29th was 00:00 of the 31st. 1969-09-30 24:00 in Kwajalein became 01:00 of
+# that day.
+BY_HAND = [
+    ("gap, fixed: the first minute that exists", "30 2 * * *",
+     "Europe/Berlin", "2026-03-28T12:00", 48, ["29T01:00", "30T00:30"]),
+    ("gap, follows: skipped", "30 */2 * * *",
+     "Europe/Berlin", "2026-03-28T23:00", 4, ["28T23:30", "29T02:30"]),
+    ("overlap, fixed: the first time only", "30 2 * * *",
+     "Europe/Berlin", "2026-10-24T12:00", 48, ["25T00:30", "26T01:30"]),
+    ("overlap, follows: again", "*/30 2 * * *", "Europe/Berlin", "2026-10-24T12:00", 24,
+     ["25T00:00", "25T00:30", "25T01:00", "25T01:30"]),
+    ("no midnight", "0 0 * * *", "Africa/Cairo", "2026-04-22T12:00", 58,
+     ["22T22:00", "23T22:00", "24T21:00"]),
+    ("two midnights", "0 0 * * *", "America/St_Johns", "2010-11-06T12:00", 24, ["07T02:30"]),
+    ("no day, fixed: as the next begins", "0 5 * * *",
+     "Pacific/Apia", "2011-12-29T12:00", 48, ["29T15:00", "30T10:00", "30T15:00"]),
+    ("no day, fixed: many times are one slot", "0-59 5-9 30 12 *",
+     "Pacific/Apia", "2011-12-29T12:00", 48, ["30T10:00"]),
+    ("a day twice, follows: again", "0 */12 * * *", "Pacific/Kwajalein", "1969-09-29T12:00", 48,
+     ["29T13:00", "30T01:00", "01T00:00", "01T12:00"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BY_HAND, ids=lambda case: case[0])
+def test_both_readings_are_as_was_worked_out_by_hand(case):
+    _, cron, zone, start, hours, slots = case
+    after = at(start)
+    until = after + timedelta(hours=hours)
+    assert [slot.strftime("%dT%H:%M") for slot in oracle.slots(cron, zone, after, until)] == slots
+    between = Schedule(cron, zone).between(after, until)
+    assert [slot.strftime("%dT%H:%M") for slot in between] == slots
 
 
 # --- the value -----------------------------------------------------------------------------------
