@@ -17,7 +17,6 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.core.app_state import state_of
-from flask_cronjobs.insights import run_actions
 from flask_cronjobs.models import JobRun
 from tests.python import python
 from tests.rows import Rows, ago
@@ -228,23 +227,3 @@ def test_systemd_units_escape_what_systemd_would_read() -> None:
     assert "TimeoutStopSec=50\n" in texts["service"]
     assert "OnCalendar=*-*-* *:*:00\n" in texts["timer"]
     assert texts["crontab"].count("\\%") == 1
-
-
-def test_ctrl_c_says_how_many_runs_are_done(
-    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for _ in range(3):
-        rows.run("dead")
-    change, calls = run_actions.change_runs, []
-
-    def interrupted(*arguments: Any, **more: Any) -> Any:
-        calls.append(arguments)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return change(*arguments, **more)
-
-    monkeypatch.setattr(run_actions, "change_runs", interrupted)
-    monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)
-    result = admin("retry", "--status", "dead", "--yes")
-    assert result.exit_code == 1
-    assert "Stopped: at least 2 of 3 runs are done." in result.output

@@ -70,7 +70,7 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
 
 
-# definitions, pause and resume
+# definitions
 
 
 def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs: CronJobs) -> None:
@@ -91,23 +91,6 @@ def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs:
     assert unscheduled not in admin.ok("definitions", "--limit", "1")
     views = admin.data("definitions")["definitions"]
     assert [len(view["next_slots"]) for view in views] == [0, 3, 3]
-
-
-def test_pause_and_resume(admin: Admin, jobs: CronJobs, rows: Rows) -> None:
-    jobs.task(name="send")(lambda: None)
-    rows.definition("daily")
-    assert "resume daily" in admin.ok("pause", "daily")
-    admin.ok("pause", "--queue", "mail")
-    assert "mail is already paused" in admin.ok("pause", "--queue", "mail")
-    assert "paused" in admin.ok("definitions")
-    assert admin.ok("resume", "daily") == "Resumed daily.\n"
-    assert admin.ok("resume", "daily") == "Not paused: daily.\n"
-    assert admin.ok("resume", "--task", "snd") == "Not paused: the task snd.\n"
-    output = admin.ok("pause", "--queue", "defaults")
-    assert "No task in this app's code uses the queue defaults. Did you mean 'default'?" in output
-    admin.refused("pause", "dayly")
-    admin.refused("pause", code=2)
-    admin.refused("pause", "daily", "--queue", "mail", code=2)
 
 
 # effects
