@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from sqlalchemy import text
 
@@ -256,6 +256,7 @@ _LONGEST = 100
 
 
 Kind: TypeAlias = Literal["definition", "queue", "task"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Target(NamedTuple):

@@ -25,7 +25,7 @@ from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
 from ..insights.run_actions import CANCEL, DISCARD, RETRY
 from ..insights.run_detail import RunView, find_run
 from ..insights.run_filters import RunFilter
-from ..insights.schedule_actions import Target, pause, queue_run, remove, resume
+from ..insights.schedule_actions import KINDS, Target, pause, queue_run, remove, resume
 from ..insights.schedule_detail import read_arguments
 from ..log import logger
 from ..text import one_line
@@ -130,21 +130,6 @@ def definition_run(name: str) -> Done:
 
 
 @action("status", "name")
-def definition_pause(name: str) -> str:
-    """Pause a definition."""
-    pause(state_of(), Target("definition", name), actor())
-    return f"{name} is paused. Its slots are not run until it is resumed."
-
-
-@action("status", "name")
-def definition_resume(name: str) -> str:
-    """Resume a definition."""
-    if resume(state_of(), Target("definition", name), actor()):
-        return f"{name} is resumed, and continues with its next slot."
-    return f"{name} was not paused."
-
-
-@action("status", "name")
 def definition_remove(name: str) -> str:
     """Remove a definition that the code does not declare."""
     remove(state_of(), name, actor())
@@ -153,26 +138,33 @@ def definition_remove(name: str) -> str:
 
 @action("status")
 def work_pause() -> str:
-    """Pause a task or a queue."""
-    target = _task_or_queue()
+    """Pause a definition, task or queue."""
+    target = _target()
     pause(state_of(), target, actor())
-    return f"The {target.kind} {target.name} is paused. Its runs wait until it is resumed."
+    holds = "slots are not run" if target.kind == "definition" else "runs wait"
+    return f"The {target.kind} {target.name} is paused. Its {holds} until it is resumed."
 
 
 @action("status")
 def work_resume() -> str:
-    """Resume a task or a queue."""
-    target = _task_or_queue()
-    if resume(state_of(), target, actor()):
-        return f"The {target.kind} {target.name} is resumed. The next tick runs what waits."
-    return f"The {target.kind} {target.name} was not paused."
+    """Resume a definition, task or queue."""
+    target = _target()
+    if not resume(state_of(), target, actor()):
+        return f"The {target.kind} {target.name} was not paused."
+    then = (
+        "It continues with its next slot."
+        if target.kind == "definition"
+        else "The next tick runs what waits."
+    )
+    return f"The {target.kind} {target.name} is resumed. {then}"
 
 
-def _task_or_queue() -> Target:
+def _target() -> Target:
     kind, _, name = needed(request.form, "what").partition(":")
-    if kind not in ("task", "queue"):
-        raise NotFound(f"Only a task or a queue can be paused here, not {kind[:20]!r}.")
-    return Target("task" if kind == "task" else "queue", name)
+    for known in KINDS:
+        if kind == known:
+            return Target(known, name)
+    raise NotFound(f"Only a definition, task or queue can be paused, not {kind[:20]!r}.")
 
 
 @action("status", "task", "error_type", "fingerprint")

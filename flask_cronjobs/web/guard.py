@@ -68,7 +68,7 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("/runs/bulk/act", "bulk_act", "bulk:bulk_act", "act"),
     Route(
-        "/definitions/<any(run, pause, resume, remove):act>",
+        "/definitions/<any(run, remove):act>",
         *("definition_act", "actions:definition_{act}", "act"),
     ),
     Route("/<any(pause, resume):act>", "work_act", "actions:work_{act}", "act"),

@@ -60,29 +60,36 @@ def test_run_now_is_for_definitions(pages: Pages) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "values"),
-    [("run", {"job_type": "gone"}), ("resume", {"schedule": "61 * * * *", "paused_at": NOW})],
+    ("path", "form", "values"),
+    [
+        ("definitions/run", {"name": "nightly"}, {"job_type": "gone"}),
+        ("resume", {"what": "definition:nightly"}, {"schedule": "61 * * * *", "paused_at": NOW}),
+    ],
 )
 def test_action_that_a_definition_does_not_allow_is_explained(
-    pages: Pages, verb: str, values: dict[str, Any]
+    pages: Pages, path: str, form: dict[str, str], values: dict[str, Any]
 ) -> None:
     pages.define("nightly", **values)
-    answer = pages.post(f"/jobs/definitions/{verb}", name="nightly")
+    answer = pages.post(f"/jobs/{path}", **form)
     assert pages.said(answer).startswith("Nothing was changed.")
 
 
 def test_what_is_not_there_is_404(pages: Pages) -> None:
     pages.define("nightly")
-    for verb in ("pause", "resume", "run"):
-        answer = pages.post(f"/jobs/definitions/{verb}", name="nightli")
-        assert (answer.status_code, "Did you mean" in answer.text) == (404, True), verb
+    what = "definition:nightli"
+    for path, form in (
+        *((verb, {"what": what}) for verb in ("pause", "resume")),
+        ("definitions/run", {"name": "nightli"}),
+    ):
+        answer = pages.post(f"/jobs/{path}", **form)
+        assert (answer.status_code, "Did you mean" in answer.text) == (404, True), path
     for path in ("7/retry", "7/cancel", "99999999999999999999/retry"):
         assert pages.post(f"/jobs/runs/{path}").status_code == 404, path
 
 
 def test_a_form_with_a_field_missing_is_400(pages: Pages) -> None:
     for path in (
-        *("definitions/pause", "definitions/resume", "definitions/run", "dead/retry"),
+        *("pause", "resume", "definitions/run", "dead/retry"),
         *("effects/done", "effects/redo", "batches/close"),
     ):
         for form in ({}, {"key": "", "name": " ", "task": ""}):
@@ -149,7 +156,7 @@ def test_the_actor_cannot_forge_the_log_nor_break_the_action(
         db.create_all()
         db.session.add(JobDefinition(name="n", job_type="t", schedule="* * * * *"))
         db.session.commit()
-    app.test_client().post("/jobs/definitions/pause", data={"name": "n"}, headers=OWN)
+    app.test_client().post("/jobs/pause", data={"what": "definition:n"}, headers=OWN)
     assert f"paused by {named}: definition n" in [record.message for record in caplog.records]
 
 
@@ -205,24 +212,24 @@ class TestActionOnADefinition:
 
     def _sent(self, pages: Pages, url: str, action: str) -> dict[str, str]:
         """Return the fields of the form for *action* on the page *url*."""
-        form = pages.get(url).text.partition(f'action="/jobs/definitions/{action}"')[2]
+        form = pages.get(url).text.partition(f'action="/jobs/{action}"')[2]
         fields = re.findall(r'name="([^"]*)" value="([^"]*)"', form.partition("</form>")[0])
         return {name: unescape(value) for name, value in fields}
 
-    @pytest.mark.parametrize("action", ["pause", "run"])
+    @pytest.mark.parametrize("action", ["pause", "definitions/run"])
     @pytest.mark.parametrize(
         "url",
         ["/jobs/", "/jobs/?sort=next&page=1", "/jobs/definition?name=a%26b"],
     )
     def test_stays_on_its_page(self, pages: Pages, url: str, action: str) -> None:
         pages.define("a&b", job_type="remind")
-        answer = pages.post(f"/jobs/definitions/{action}", **self._sent(pages, url, action))
+        answer = pages.post(f"/jobs/{action}", **self._sent(pages, url, action))
         assert answer.location == f"{url}#message"
         assert re.search("a&amp;b is (paused|queued)", pages.said(answer))
 
     def test_that_removes_it_leads_to_the_others(self, pages: Pages) -> None:
         pages.define("gone", job_type="gone")
-        fields = self._sent(pages, "/jobs/definition?name=gone", "remove")
+        fields = self._sent(pages, "/jobs/definition?name=gone", "definitions/remove")
         answer = pages.post("/jobs/definitions/remove", **fields)
         assert answer.location == "/jobs/#message"
 
@@ -234,5 +241,5 @@ class TestActionOnADefinition:
             *((back, "/jobs/") for back in ("https://evil.example", "run?run_id=1")),
             (odd, "/jobs/?page=2"),
         ):
-            answer = pages.post("/jobs/definitions/pause", name="nightly", back=back)
+            answer = pages.post("/jobs/pause", what="definition:nightly", back=back)
             assert answer.location == f"{leads}#message", back

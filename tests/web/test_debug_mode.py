@@ -28,7 +28,7 @@ def _statuses(client: FlaskClient, address: str | None, **headers: str) -> tuple
     """Return the statuses of a page, and of an action on a missing row."""
     environ = {"REMOTE_ADDR": address}
     page = client.get("/jobs/", environ_overrides=environ, headers=headers)
-    path, form = "/jobs/definitions/pause", {"name": "x"}
+    path, form = "/jobs/pause", {"what": "definition:x"}
     headers |= OWN
     action = client.post(path, data=form, environ_overrides=environ, headers=headers)
     return page.status_code, action.status_code

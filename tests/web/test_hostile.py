@@ -109,10 +109,12 @@ def test_parameters_stay_text(pages: Pages, hostile: list[int], path: str) -> No
 def test_actions_say_hostile_names_as_text(pages: Pages, hostile: list[int]) -> None:
     fields = [values for tag, values in _check(pages.text()).found if tag == "input"]
     assert EVIL in [field["value"] for field in fields if field["name"] == "name"]
-    for verb in ("pause", "resume", "run"):
-        _check(pages.post(f"/jobs/definitions/{verb}", name=EVIL).text)
+    for name in (EVIL, f"{EVIL}?"):
+        for verb in ("pause", "resume"):
+            _check(pages.post(f"/jobs/{verb}", what=f"definition:{name}").text)
+            _check(pages.get("/jobs/").text)
+        _check(pages.post("/jobs/definitions/run", name=name).text)
         _check(pages.get("/jobs/").text)
-        _check(pages.post(f"/jobs/definitions/{verb}", name=f"{EVIL}?").text)
     pages.post("/jobs/pause", what=f"queue:{EVIL.removesuffix(ODD)}")
     assert pages.contents()["job_pauses"][0]["name"] == EVIL.removesuffix(ODD)
     pages.post("/jobs/dead/retry", task=EVIL, error_type=EVIL)

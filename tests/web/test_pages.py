@@ -255,7 +255,7 @@ def test_pauses_of_a_task_or_queue_begin_and_end(pages: Pages) -> None:
     for flash in ("is resumed.", "was not paused."):
         pages.post("/jobs/resume", what="task:remind")
         pages.shows("", f"The task remind {flash}")
-    for target in ("task:nobody", "definition:remind", "queue:", ""):
+    for target in ("task:nobody", "definition:remind", "step:remind", "queue:", ""):
         pages.post("/jobs/pause", what=target)
     assert pages.contents()["job_pauses"] == []
 
