@@ -169,7 +169,7 @@ def _send(
     if outcomes:
         plain = all(map(is_plain, outcomes))
         parameters = outcome_parameters(d, outcomes, plain)
-        if not d.one_statement and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
+        if d.one_writer and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
             statements.append((failures_statement(d), parameters))
         statements.append((record_statement(d, plain), parameters))
     recorded = len(statements) - 1

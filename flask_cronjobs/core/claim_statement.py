@@ -162,7 +162,7 @@ def _take(d: Dialect) -> str:
     SQLite returns a row for each run of both. PostgreSQL returns one for each taken run, and one
     with the ids of the parked runs, and of the blocked runs that the next claim will skip.
     """
-    if not d.one_statement:
+    if d.one_writer:
         return _take_in_one(d)
     values = assigned({**claimed(d), "concurrency_share": "takes.share"})
     ids = "SELECT string_agg(CAST(id AS text), ',') FROM"
@@ -250,7 +250,7 @@ def _same_id(d: Dialect, run: str, cte: str) -> str:
     On PostgreSQL it forces a look-up of each run by its id; see `db.statements`.
     """
     looked_up = d.any_of(f"{run}.id", f"SELECT id FROM {cte}")
-    return f"{looked_up} AND {run}.id = {cte}.id" if d.one_statement else f"{run}.id = {cte}.id"
+    return f"{run}.id = {cte}.id" if d.one_writer else f"{looked_up} AND {run}.id = {cte}.id"
 
 
 #: The columns that `claimable` names.

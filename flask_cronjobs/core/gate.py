@@ -150,8 +150,9 @@ def _open(d: Dialect, keys: str) -> TextClause:
     """
     of_key = f"{PARKED} AND gate = 'keys' AND concurrency_key = grp.key"
     # If both sides are plain columns, SQLite searches the index by the first of them only.
-    operator = ">" if d.arrays else ">="
-    group = "grp.job_type, grp.queue" if d.arrays else "grp.job_type || '', grp.queue || char(1)"
+    operator, group = ">", "grp.job_type, grp.queue"
+    if d.one_writer:
+        operator, group = ">=", "grp.job_type || '', grp.queue || char(1)"
     later = f"FROM job_runs WHERE {of_key} AND (job_type, queue) {operator} ({group})"
     is_next = f"{later} ORDER BY {_ORDER} LIMIT 1"
     taken = "taken.concurrency_key = grp.key AND taken.concurrency_share IS NOT NULL"

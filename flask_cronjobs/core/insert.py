@@ -65,7 +65,7 @@ def insert_run(session: Session, new: NewRun, wake: bool = False) -> InsertedRun
     """
     connection = writing_connection(session)
     d = dialect_of(connection.engine)
-    wakes = wake and d.notifies and not session.twophase
+    wakes = wake and not (d.one_writer or session.twophase)
     statement = _insert_one(d, new.idempotency_key is not None, wakes)
     row = execute(connection, statement, parameters_of(d, new)).one_or_none()
     if row is None:

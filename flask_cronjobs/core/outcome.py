@@ -141,7 +141,7 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
         UPDATE job_runs SET {values}
         FROM given WHERE {is_ours(d)} {"" if plain else f"AND {_not_renewed(d)}"}
         RETURNING"""
-    if not d.one_statement:
+    if d.one_writer:
         return text(f"WITH {ours(d, table)} {update} job_runs.id AS ids, job_runs.status AS stored")
     failures = f"""
     , failures AS (

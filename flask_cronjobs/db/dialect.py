@@ -50,13 +50,9 @@ class Dialect(NamedTuple):
         has written in between.
     :ivar skip_locked: the clause that locks the rows of a SELECT and skips those that another
         transaction has locked. Rows that are only referenced by a foreign key are not skipped.
-    :ivar one_statement: whether one statement can change several tables.
     :ivar one_writer: whether the database is a file with one writer at a time. Rows are not locked
-        there, and a connection is cheap and may belong to its thread.
-    :ivar arrays: whether it has arrays and LATERAL, and can search an index by several columns.
-    :ivar notifies: whether it has LISTEN and NOTIFY.
-    :ivar parses: whether its driver converts times, and fails at those that Python cannot
-        represent.
+        there, nobody is notified, a statement changes one table, and there are no arrays. The
+        driver converts no times. A connection is cheap, and may belong to its thread.
     :ivar atomic_level: SQLAlchemy's name of the isolation level for atomic handlers: the lowest in
         which a concurrent heartbeat causes no serialization failure.
     :ivar shift: seconds by which a test has moved the clock.
@@ -65,11 +61,7 @@ class Dialect(NamedTuple):
     name: str
     begin: str
     skip_locked: str
-    one_statement: bool
     one_writer: bool
-    arrays: bool
-    notifies: bool
-    parses: bool
     atomic_level: str
     shift: float = 0.0
 
@@ -230,22 +222,14 @@ POSTGRESQL = Dialect(
     name="postgresql",
     begin=BEGIN,
     skip_locked="FOR NO KEY UPDATE SKIP LOCKED",
-    one_statement=True,
     one_writer=False,
-    arrays=True,
-    notifies=True,
-    parses=True,
     atomic_level="READ COMMITTED",
 )
 SQLITE = Dialect(
     name="sqlite",
     begin="BEGIN IMMEDIATE",
     skip_locked="",
-    one_statement=False,
     one_writer=True,
-    arrays=False,
-    notifies=False,
-    parses=False,
     atomic_level="SERIALIZABLE",
 )
 

@@ -36,13 +36,13 @@ def wake_listeners(session: Session, connection: Connection) -> bool:
     :param connection: the connection on which the session writes runs.
     :returns: whether any worker listens.
     """
-    may_notify = dialect_of(connection.engine).notifies and not session.twophase
+    may_notify = not (dialect_of(connection.engine).one_writer or session.twophase)
     return may_notify and bool(connection.scalar(text(WAKE)))
 
 
 def wake_all(books: Bookkeeping) -> None:
     """Wake the listening workers now, because a worker has made runs runnable."""
-    if books.dialect.notifies:
+    if not books.dialect.one_writer:
         books.rows(text(f"SELECT pg_notify('{CHANNEL}', '')"))
 
 
@@ -57,7 +57,7 @@ class Notifications(Bookkeeping):
 
         SQLite has no notifications, and a pooler such as PgBouncer does not forward them.
         """
-        if not self.dialect.notifies or self.call(is_pooled):
+        if self.dialect.one_writer or self.call(is_pooled):
             return False
         self.rows(text(f"LISTEN {CHANNEL}"))
         return True

@@ -87,7 +87,7 @@ class Reader:
         """
         now: ColumnElement[Any] = literal_column(self.dialect.now)
         opening = [now.label("database_now")]
-        if self.dialect.arrays:
+        if not self.dialect.one_writer:
             opening.append(func.set_config(*IN_ORDER).label("in_order"))
         return stored_time(self.rows(select(*opening))[0].database_now)
 
@@ -106,26 +106,26 @@ def is_one_of(
     reader: Reader, column: ColumnElement[int], ids: Iterable[int]
 ) -> ColumnElement[bool]:
     """Return the condition that *column* is among *ids*, which are sent as one parameter."""
-    if reader.dialect.arrays:
-        return column == any_(literal(list(ids), ARRAY(BigInteger)))
-    return column.in_(select(_each(list(ids)).c.value))
+    if reader.dialect.one_writer:
+        return column.in_(select(_each(list(ids)).c.value))
+    return column == any_(literal(list(ids), ARRAY(BigInteger)))
 
 
 def is_none_of(
     reader: Reader, column: ColumnElement[str], names: Iterable[str]
 ) -> ColumnElement[bool]:
     """Return the condition that *column* is not among *names*, which are sent as one parameter."""
-    if reader.dialect.arrays:
-        return column != all_(literal(list(names), ARRAY(String)))
-    return column.not_in(select(_each(list(names)).c.value))
+    if reader.dialect.one_writer:
+        return column.not_in(select(_each(list(names)).c.value))
+    return column != all_(literal(list(names), ARRAY(String)))
 
 
 def values_of(reader: Reader, values: Sequence[str]) -> TableValuedAlias:
     """Return *values*, sent as one parameter, as a table with the column ``value``."""
-    if reader.dialect.arrays:
-        values_array = literal(list(values), ARRAY(String))
-        return func.unnest(values_array).table_valued("value").render_derived()
-    return _each(values)
+    if reader.dialect.one_writer:
+        return _each(values)
+    values_array = literal(list(values), ARRAY(String))
+    return func.unnest(values_array).table_valued("value").render_derived()
 
 
 def _each(values: Sequence[object]) -> TableValuedAlias:
@@ -157,7 +157,7 @@ def reading(source: Source) -> Generator[Reader, None, None]:
     engine, shared = database.engine, is_shared(database)
     try:
         with borrowed(database) if shared else without_echo(engine).connect() as connection:
-            if not shared and dialect_of(engine).parses:
+            if not (shared or dialect_of(engine).one_writer):
                 event.listen(connection, "before_cursor_execute", _load_odd_values)
             reader = Reader(source, connection)
             _ = reader.now  # The opening statement.

@@ -199,7 +199,7 @@ def _last_runs(reader: Reader, ids: Sequence[int]) -> Query:
         .limit(CELLS)
     )
     is_listed = DEFINITIONS.c.id.in_(ids)
-    if reader.dialect.arrays:
+    if not reader.dialect.one_writer:
         lateral = last.lateral("last")
         return (
             select(lateral)

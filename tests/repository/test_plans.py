@@ -540,16 +540,16 @@ def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     d = dialect_of(state.engine)
     values = ClaimRequest(100, "host:1:y", ("task",)).parameters(d)
     plan = shown_plan(state, claim_statement(d).text, values)
-    once = "CTE" if d.one_statement else "MATERIALIZE"
+    once = "MATERIALIZE" if d.one_writer else "CTE"
     assert f"{once} {part}" in [line.strip() for line in plan.splitlines()], plan
 
 
 def shown_plan(state: State, sql: str, values: dict[str, Any]) -> str:
     """Return the plan of a statement as text."""
     d = dialect_of(state.engine)
-    how = "EXPLAIN" if d.one_statement else "EXPLAIN QUERY PLAN"
+    how = "EXPLAIN QUERY PLAN" if d.one_writer else "EXPLAIN"
     with state.engine.connect() as connection:
-        if d.one_statement:
+        if not d.one_writer:
             connection.exec_driver_sql(SETTINGS)
         rows = connection.execute(text(f"{how} {sql}"), values).all()
     return "\n".join(str(row[-1]) for row in rows)
