@@ -83,8 +83,8 @@ class ClaimRequest(NamedTuple):
             "id": run_id,
             "handed": handed,
             "blocked": list(self.blocked),
-            "tasks": d.array(self.tasks),
-            "queues": d.array(queues),
+            "tasks": d.many(self.tasks),
+            "queues": d.many(queues),
             "but_queues": not self.queues,
         }
 

@@ -69,8 +69,8 @@ def read(
     2. If *after* is 0, also those in *declared* that are not due.
     """
     parameters = {
-        "declared": books.dialect.array(tuple(declared)),
-        "tasks": books.dialect.array(tuple(tasks)),
+        "declared": books.dialect.many(declared),
+        "tasks": books.dialect.many(tasks),
         "after": after,
         "chunk": DEFINITIONS_READ,
         "all": after == 0,
@@ -165,7 +165,7 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
     statement = f"""
         UPDATE job_definitions SET undeclared_since = {d.now} WHERE {d.any_of("id", ids)}
     """
-    names = d.array(tuple(declared))
+    names = d.many(declared)
     books.rows(text(statement), {"declared": names, "app": app, "chunk": DEFINITIONS_READ})
 
 

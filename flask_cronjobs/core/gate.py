@@ -105,8 +105,8 @@ def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
     rows = books.rows(parked_keys(d), {"after": after})
     if not rows:
         return 0, ""
-    keys = tuple({row.key for row in rows})
-    opened = len(books.rows(_open_keys(d), {"keys": d.array(keys)}))
+    keys = {row.key for row in rows}
+    opened = len(books.rows(_open_keys(d), {"keys": d.many(keys)}))
     return opened, min((row.key for row in rows if row.number == KEYS_READ), default="")
 
 

@@ -274,7 +274,7 @@ def refuse(
             AND NOT {d.one_of("job_type", "tasks")}
         RETURNING job_type
     """
-    values = {"id": run_id, "handed": handed, "tasks": d.array(tasks), "error": error}
+    values = {"id": run_id, "handed": handed, "tasks": d.many(tasks), "error": error}
     rows = books.rows(text(statement), {**values, "delay": REFUSED_SECONDS})
     return rows[0].job_type if rows else None
 

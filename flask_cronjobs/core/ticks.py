@@ -98,7 +98,7 @@ def begin(
         "queues": json.dumps(sorted(set(queues))) if queues else None,
         "version": version,
         "age": -(TICK_RETENTION + TICK_SLACK).total_seconds(),
-        "declared": d.array(tuple(declared)),
+        "declared": d.many(declared),
         "app": app,
     }
     (row,) = books.rows(insert_tick(d), values)

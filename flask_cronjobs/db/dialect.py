@@ -169,12 +169,6 @@ class Dialect(NamedTuple):
         extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
         return f"(SELECT {extracted} FROM json_each(:{parameter}))"
 
-    def one_of(self, column: str, parameter: str) -> str:
-        """Return the SQL condition that *column* is in *parameter*, which `array` made."""
-        if self.name == "postgresql":
-            return f"{column} = ANY(CAST(:{parameter} AS text[]))"
-        return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
-
     def any_of(self, column: str, select: str) -> str:
         """Return the SQL condition that *column* is one of the values of *select*.
 
@@ -184,21 +178,28 @@ class Dialect(NamedTuple):
             return f"{column} = ANY(ARRAY({select}))"
         return f"{column} IN ({select})"
 
-    def many(self, ids: Iterable[object]) -> object:
-        """Return *ids* as the parameter of `among`."""
+    def many(self, values: Iterable[object]) -> object:
+        """Return *values*, ids or texts, as the parameter of `among`, `one_of` or `each`."""
         if self.name == "postgresql":
-            return list(ids)
-        # SQLite accepts texts as ids, and somebody may have written some by hand.
-        return json.dumps([row_id for row_id in ids if isinstance(row_id, int)])
+            return list(values)
+        # SQLite accepts a blob as an id, and somebody may have written one by hand.
+        return json.dumps([value for value in values if isinstance(value, (int, str))])
 
-    def among(self, column: str, parameter: str = "ids") -> str:
-        """Return the SQL condition that *column* is in *parameter*, which `many` made."""
+    def among(self, column: str, parameter: str = "ids", kind: str = "bigint") -> str:
+        """Return the SQL condition that *column* is in *parameter*, which `many` made.
+
+        :param kind: the type of the values in PostgreSQL.
+        """
         if self.name == "postgresql":
-            return f"{column} = ANY(CAST(:{parameter} AS bigint[]))"
+            return f"{column} = ANY(CAST(:{parameter} AS {kind}[]))"
         return f"{column} IN (SELECT value FROM json_each(:{parameter}))"
 
+    def one_of(self, column: str, parameter: str) -> str:
+        """Return the SQL condition that *column* is in *parameter*, which `many` made of texts."""
+        return self.among(column, parameter, "text")
+
     def each(self, parameter: str, name: str) -> str:
-        """Return SQL for the values of *parameter*, which `array` made, as a table."""
+        """Return SQL for the texts of *parameter*, which `many` made, as a table."""
         if self.name == "postgresql":
             return f"unnest(CAST(:{parameter} AS text[])) AS each_value({name})"
         return f"(SELECT value AS {name} FROM json_each(:{parameter}))"
@@ -212,10 +213,6 @@ class Dialect(NamedTuple):
         if self.name == "postgresql":
             return f"CROSS JOIN LATERAL (SELECT id, {columns} {from_sql}) AS r"
         return f"CROSS JOIN job_runs r WHERE r.id IN (SELECT id {from_sql})"
-
-    def array(self, values: tuple[str, ...]) -> object:
-        """Return *values* as a parameter of `one_of` or `each`."""
-        return list(values) if self.name == "postgresql" else json.dumps(values)
 
 
 POSTGRESQL = Dialect(

@@ -360,7 +360,7 @@ def _slots_of_ours(reader: Reader) -> tuple[Any, ...]:
     """Return the conditions under which this app enqueues a definition's slots."""
     d, registry = reader.dialect, reader.state.registry
     parameters = {
-        "declared": d.array(tuple(registry.declarations)),
-        "tasks": d.array(tuple(registry.tasks)),
+        "declared": d.many(registry.declarations),
+        "tasks": d.many(registry.tasks),
     }
     return text(SCHEDULED), text(enqueued_here(d)).bindparams(**parameters)

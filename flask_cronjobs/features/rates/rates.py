@@ -80,7 +80,7 @@ def open_starts(
     :param most: the most runs to let be claimed of some keys.
     """
     d, opened, waits = books.dialect, 0, list[float]()
-    rated = d.array(tuple(each for each in rates if rates[each]))
+    rated = d.many(each for each in rates if rates[each])
     given = {**request.parameters(d), "rated": rated}
     for _ in range(_READS_A_LOOK):
         groups, free = books.rows(_groups(d), {**given, **after}), list[dict[str, Any]]()
