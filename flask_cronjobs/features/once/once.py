@@ -186,7 +186,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
                     return (mark.result,)
                 if mark.state == "lost":
                     raise LeaseLost(
-                        f"once({key!r}): the run's lease was lost, so the effect is not begun"
+                        f"once({key!r}): the run's lease was lost, so the effect was not begun"
                     )
                 if mark.state == "busy" and mark.owner != owner:
                     time.sleep(pause)
@@ -212,7 +212,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
 def _leave_in_doubt(key: str, in_doubt: InDoubt) -> tuple[None]:
     if in_doubt == "raise":
         raise EffectInDoubt(
-            f"The effect {key!r} is in doubt: its process died between the mark and the "
+            f"The effect {key!r} is in doubt: its process died before it could record the "
             "result. Find out whether it was done, then run: flask jobs admin effects --done "
             "KEY, or --redo KEY"
         )

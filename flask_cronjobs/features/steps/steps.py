@@ -202,7 +202,9 @@ def signal(state: State, run: object, name: str, payload: object) -> bool:
     """
     check_key("signal: the name", name, 200)
     if payload is None:
-        raise PayloadError("signal: the payload is None, which wait() returns if none came.")
+        raise PayloadError(
+            "signal: the payload is None, which wait() returns at a timeout. Give another value."
+        )
     stored_payload = check_value(payload, state.settings, "payload")
     run_key = run if isinstance(run, (int, str)) else getattr(run, "id", None)
     session = state.db.session()
@@ -410,7 +412,8 @@ class _Step:
         """Return *value* as a later attempt will read it."""
         if unrun_kind := close_unrun(value):
             raise SetupError(
-                f"{self.row}: the function returned {unrun_kind}, so none of its lines ran."
+                f"{self.row}: the function returned {unrun_kind}, so none of its lines ran. Give a "
+                "function that returns its result."
             )
         try:
             checked_value = check_value(value, self.state.settings, "result")

@@ -214,7 +214,7 @@ def _dict(key: Codec, item: Codec) -> Codec:
         try:
             return {names(name): at(name, way, member) for name, member in value.items()}
         except TypeError:  # It cannot be hashed.
-            raise Misfit(f"keys that can be those of a dict, each {key.expected}", value) from None
+            raise Misfit(f"hashable keys, each {key.expected}", value) from None
 
     decode = partial(convert, key.read, item.read) if key.decode or item.decode else None
     return Codec("an object", partial(convert, key.encode, item.encode), decode)
@@ -401,7 +401,7 @@ def _aware(text: str) -> datetime:
     return moment
 
 
-_NONE, _TEXT = _plain("None", NoneType), _plain("a text", str)
+_NONE, _TEXT = _plain("None", NoneType), _plain("a string", str)
 _FLOAT = _plain("a number", float, int)
 #: The codec of numbers that are keys of an object, and therefore texts.
 _NUMBER = _leaf(int, "a whole number", str, lambda text: int(text.strip()))
