@@ -25,13 +25,13 @@ _ID = attrgetter("id")
 LATE_SECONDS = 1.0
 #: Seconds between two searches of an idle worker for parked runs that were never opened.
 MEND_SECONDS = 1.0
-#: The number of runs that a claim looks at beyond those that it wants, if the one before got fewer
+#: The number of runs that a claim looks at beyond those that it wants, if the last claim got fewer
 #: than it wanted, since some were parked or blocked.
 BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
-#: The seconds added for each of these runs if claims find no others. Each blocked run of one key
-#: costs a claim, so those claims take a tenth of the worker's time.
+#: The seconds added for each of these runs if claims find no others. If they all have one key,
+#: finding each costs a claim, so this keeps those claims to a tenth of the worker's time.
 SKIP_SECONDS_PER_RUN = 0.01
 #: The largest number of blocked runs that claims skip.
 MAX_BLOCKED_RUNS = 1000
@@ -77,10 +77,10 @@ class UnansweredClaims:
             self.must_check = False
         elif now or self.must_check or self._looked.ready():
             self._looked.block_for(LATE_SECONDS)
-            released = [release_token(self._books, token) for token in self._tokens]
+            complete = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            self.must_check = not all(released)  # The rows of the other tokens are blocked.
+            self.must_check = not all(complete)  # The rows of the other tokens are blocked.
 
 
 class Openings:
@@ -88,8 +88,8 @@ class Openings:
 
     :ivar has_keys: whether tasks of the code have a concurrency key.
     :ivar keyed: the ids of the held runs with a key.
-    :ivar unopened: the ids of runs that have freed a share or a turn, or are parked, and the next
-        runs of whose keys were not opened yet.
+    :ivar unopened: the ids of runs that have freed a share or a turn, or are parked. The next runs
+        of their keys were not opened yet.
     """
 
     def __init__(self, books: Bookkeeping, has_keys: bool) -> None:

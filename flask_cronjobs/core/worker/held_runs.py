@@ -132,7 +132,7 @@ class ProgressRequest(NamedTuple):
     answered: SimpleQueue[None]
 
 
-#: Seconds after which an outcome is sent again whose row was blocked.
+#: Seconds after which an outcome whose row was blocked is sent again.
 BLOCKED_RETRY_SECONDS = 0.5
 
 
@@ -170,7 +170,7 @@ class HeldRuns:
         return self.claims.keys() <= {outcome.id for outcome in self.outcomes}
 
     def recordable(self, now: float) -> list[Outcome]:
-        """Return the outcomes to record now: not those whose rows were blocked a moment ago."""
+        """Return the outcomes to record now: all but those that were blocked a moment ago."""
         if not self.postponed:
             return self.outcomes.copy()
         return [outcome for outcome in self.outcomes if self.postponed.get(outcome.id, now) <= now]

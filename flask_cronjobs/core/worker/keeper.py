@@ -380,7 +380,7 @@ class Keeper(threading.Thread):
             self._pace.exhausted = False
 
     def _drop_blocked(self) -> None:
-        """Drop outcomes whose rows stay blocked beyond their leases: the worker is to end."""
+        """Drop outcomes whose rows stay blocked beyond their leases, since the worker ends."""
         for outcome in self._held_runs.overdue:
             self._held_runs.remove(outcome)
             self._report(outcome, recorded=False)
