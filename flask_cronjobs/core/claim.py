@@ -47,13 +47,13 @@ class ClaimRequest(NamedTuple):
     :ivar token: the token that they get.
     :ivar tasks: the tasks that this worker can run.
     :ivar queues: the queues to claim from; empty means all but *elsewhere*.
-    :ivar elsewhere: queues not to claim from, also if they are among *queues*.
+    :ivar elsewhere: queues not to claim from, even if they are among *queues*.
     :ivar lease: seconds that the claim holds without a heartbeat.
-    :ivar idle: whether the worker holds nothing else, so that a retry may be claimed.
-    :ivar beyond: the number of runs to look at beyond *limit*, since many may have to be parked.
-    :ivar side_by_side: whether the runs will run at the same time, as async handlers do. Then
-        retries are claimed together with others, except a last attempt and one after a lost worker;
-        unless *idle*, those are skipped.
+    :ivar idle: whether the worker holds no other run, so that a retry may be claimed.
+    :ivar beyond: how many runs to read beyond *limit*, since the claim may have to park many.
+    :ivar side_by_side: whether the runs will run at the same time, as async handlers do. If so, a
+        retry may be claimed together with other runs. A last attempt, or one after a lost worker,
+        is still claimed alone if *idle*, and otherwise skipped.
     :ivar handed: the id and token of a handed run to begin, instead of a claim from the queue.
     :ivar blocked: the ids of runs to be skipped, since other transactions have locked their rows.
         Such a row is called *blocked*, since ``locked_by`` and ``locked_until`` are our own lease.
@@ -73,7 +73,7 @@ class ClaimRequest(NamedTuple):
 
     def parameters(self, d: Dialect) -> dict[str, object]:
         """Return the parameters of `claim_statement`, or of `leases.begin_handed`."""
-        run_id, handed = self.handed or (None, None)
+        run_id, handed_token = self.handed or (None, None)
         queues = tuple(self.elsewhere)
         if self.queues:
             queues = tuple(queue for queue in self.queues if queue not in self.elsewhere)
@@ -81,7 +81,7 @@ class ClaimRequest(NamedTuple):
             **self._asdict(),
             "looked": self.limit + self.beyond,
             "id": run_id,
-            "handed": handed,
+            "handed": handed_token,
             "blocked": list(self.blocked),
             "tasks": d.many(self.tasks),
             "queues": d.many(queues),
@@ -134,14 +134,14 @@ def record_and_claim(
     Both happen in one transaction. If the id of an outcome is neither in ``recorded`` nor in
     ``unrecorded``, its lease was lost.
 
-    `Bookkeeping.call` retries what the database refuses for now. This function retries outcomes
-    whose rows are blocked, for a moment.
+    `Bookkeeping.call` retries what the database refuses for now. If the row of an outcome is
+    blocked, this function retries the outcome for a moment.
 
     :param books: the worker's bookkeeping connection.
-    :param repeat: whether to repeat after a broken connection. If the first try had committed, a
-        repeat reports its outcomes as lost and does not know of its claims.
-    :param opens: runs that have ended, or are parked: what comes next in their keys is opened
-        before the claim; see `gate`.
+    :param repeat: whether to repeat the transaction if its connection breaks. If the first try was
+        committed, the second one reports the outcomes as lost, and does not return its claims.
+    :param opens: the ids of runs that have ended or were parked. The next runs of their keys are
+        opened before the claim; see `gate`.
     :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
     """
     forget_failures(books, outcomes)
@@ -152,8 +152,8 @@ def record_and_claim(
         if not unrecorded:
             break
         time.sleep(pause)
-        left = [outcome for outcome in outcomes if outcome.id in unrecorded]
-        answer = answer.plus(_send(books, left, None, repeat))
+        blocked = [outcome for outcome in outcomes if outcome.id in unrecorded]
+        answer = answer.plus(_send(books, blocked, None, repeat))
         unrecorded = still_held(books, outcomes, answer.recorded)
     return answer._replace(unrecorded=frozenset(unrecorded)) if unrecorded else answer
 
@@ -172,7 +172,7 @@ def _send(
         if d.one_writer and any(outcome.kind in FAILED_KINDS for outcome in outcomes):
             statements.append((failures_statement(d), parameters))
         statements.append((record_statement(d, plain), parameters))
-    recorded = len(statements) - 1
+    record_index = len(statements) - 1
     if opens:
         statements.append((gate.open_statement(d), {"ids": d.many(opens)}))
     if request:
@@ -180,27 +180,27 @@ def _send(
         statements.append((claim, request.parameters(d)))
     if not statements:
         return Answer()
-    rows = books.rows_of_each(statements, repeat)
-    answer = _recorded(rows[recorded]) if outcomes else Answer()
-    return _with_claims(answer, rows[-1], request.token) if request else answer
+    results = books.rows_of_each(statements, repeat)
+    answer = _recorded(results[record_index]) if outcomes else Answer()
+    return _with_claims(answer, results[-1], request.token) if request else answer
 
 
 def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> bool:
-    """Release every run held under *token*, not counting the attempt.
+    """Release every run held under *token*, without counting the attempt.
 
     Use this for a claim whose answer was lost, since the database may have committed it.
 
-    :param run_id: release this one alone.
+    :param run_id: the only run to release; None for all.
     :returns: False if another transaction has locked a row, so that its run is still held.
     """
-    released = [
+    outcomes = [
         Outcome(row.id, token, "released", row.attempts, row.job_type, unbegun=True)
         for row in books.rows(_CLAIMED_UNDER, {"token": token})
         if run_id in (None, row.id)
     ]
-    if not released:
+    if not outcomes:
         return True
-    answer = record_and_claim(books, released, None)
+    answer = record_and_claim(books, outcomes, None)
     gate.open_behind(books, answer.recorded)
     return not answer.unrecorded
 
@@ -208,14 +208,14 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     """Return those of *outcomes* that are already stored in their rows.
 
-    Use this for outcomes whose answer was lost, since the database may have committed them. Of a
-    failure it also compares who recorded it: the attempt's worker, or a tick after its lease ended.
+    Use this for outcomes whose answer was lost, since the database may have committed them. For a
+    failure, it also checks who has recorded it: the attempt's worker, or a tick that reclaimed it.
     """
-    sent = [
+    values = [
         {"id": o.id, "kind": o.kind, "attempt": o.attempt, "lost": o.error_type == WORKER_LOST}
         for o in outcomes
     ]
-    return _recorded(books.rows(_already_recorded(books.dialect), {"outcomes": json.dumps(sent)}))
+    return _recorded(books.rows(_already_recorded(books.dialect), {"outcomes": json.dumps(values)}))
 
 
 @lru_cache(maxsize=2)
@@ -246,13 +246,13 @@ _OTHER = itemgetter(len(CLAIMED))
 
 
 def _with_claims(answer: Answer, rows: Rows, token: str) -> Answer:
-    """Return *answer* with the claims in *rows*, made under *token*, in the order of their runs.
+    """Return *answer* with the claims in *rows*, made under *token*, in the order of the queue.
 
-    Other rows have ids of runs that were parked, or are blocked.
+    The other rows have the ids of runs that were parked or are blocked.
     """
-    claimed = sorted([row for row in rows if _OTHER(row) is None and _ID(row)], key=_PLACE)
-    claims = tuple([_claim(row, token) for row in claimed])
-    if len(claimed) == len(rows):
+    claim_rows = sorted([row for row in rows if _OTHER(row) is None and _ID(row)], key=_PLACE)
+    claims = tuple([_claim(row, token) for row in claim_rows])
+    if len(claim_rows) == len(rows):
         return answer._replace(claims=claims)
     parked, blocked = (_ids(getattr(row, name) for row in rows) for name in ("parked", "blocked"))
     return answer._replace(claims=claims, parked=parked, blocked=blocked)
@@ -266,12 +266,15 @@ def _claim(row: Row[Any], token: str) -> Claim:
 
 
 def _recorded(rows: Iterable[Sequence[Any]]) -> Answer:
-    """Return the recorded outcomes in *rows*: an id, or ids with commas, and the status stored."""
-    stored = [(int(id_), status) for ids, status in rows for id_ in str(ids).split(",")]
-    cancelled = frozenset([id_ for id_, status in stored if status == "cancelled"])
-    return Answer(recorded=frozenset([id_ for id_, _ in stored]), cancelled=cancelled)
+    """Return the recorded outcomes in *rows*.
+
+    A row has an id, or several ids separated by commas, and the status that was stored.
+    """
+    statuses = [(int(id_), status) for ids, status in rows for id_ in str(ids).split(",")]
+    cancelled = frozenset([id_ for id_, status in statuses if status == "cancelled"])
+    return Answer(recorded=frozenset([id_ for id_, _ in statuses]), cancelled=cancelled)
 
 
 def _ids(values: Iterable[object]) -> frozenset[int]:
-    """Return the ids in *values*: each is an id, several ids with commas, or None."""
+    """Return the ids in *values*: each is an id, several ids separated by commas, or None."""
     return frozenset(int(id_) for ids in values if ids is not None for id_ in str(ids).split(","))

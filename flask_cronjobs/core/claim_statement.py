@@ -1,7 +1,7 @@
 """The whole statement that claims runs, and its conditions, which other statements share.
 
-Its cost must not grow with the number of waiting runs, whether one busy key has ten thousand of
-them, or there are ten thousand keys, or 300,000 come first that are of other tasks or not due.
+Its cost must not grow with the number of waiting runs, even if ten thousand of them have the same
+busy key, if there are ten thousand keys, or if the first 300,000 are of other tasks or not due.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ..types import WORKER_LOST, PauseKind
 from .columns import CLAIMED, assigned, claimed, returned
 from .gate import comes_first
 
-#: How many runs beyond its limit the first window has.
+#: How many more runs than its limit a claim reads first, as its *front*.
 WINDOW = 100
-#: How many runs more than its limit a claim looks for: other claims may have locked some of them.
+#: How many more claimable runs than its limit a claim reads: other claims may have locked some.
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
 _GROUPED = "job_type, queue, priority, run_at, id"
-#: The columns that a claim reads. ``most`` is the number of runs of the key that may run.
+#: The columns that a claim reads. ``most`` is the limit of the run's key.
 _READ = """
     id, concurrency_key AS key, COALESCE(concurrency_limit, 0) AS most, strict, priority, run_at
 """
 _RUN = "id, key, most, strict, priority, run_at"
-#: Whether a run may be claimed together with others. A retry may only if the runs will run side by
-#: side, and if it need not run alone; see `types.must_run_alone`.
+#: Whether a run may be claimed together with others. A run that must run alone may not; see
+#: `types.must_run_alone`. A retry or a run with a rate may only if the runs will run side by side.
 _TOGETHER = f"""
     (max_attempts - attempts > 1
         AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{WORKER_LOST}'))
@@ -46,21 +46,24 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        take. If enough of them may be taken, or if there are no others, only they are used.
     2. Otherwise the front is not used: ``grp`` steps through each task, queue and priority that has
        runs, and ``of_groups`` reads the next runs of all these groups.
-    3. ``got`` locks them. The front is locked in order, and any number of blocked rows is skipped.
-       Of the groups' runs, only the few that come first are locked.
-    4. ``placed`` counts the free shares of each key, and assigns one to each run of the key. Runs
-       that are blocked have a place, too, since most of them belong to another claim. In strict
-       order, only the first run gets a place.
-    5. ``takes`` has the first runs that may begin. A run on a later or its last attempt is claimed
-       alone: if one is first in order, the claim takes only that, and only if the worker holds no
-       other. Otherwise it takes several first attempts. So a run that kills the process costs its
-       neighbors one attempt at most, and never their last. A run with a rate is claimed alone, too,
-       unless all run side by side, since it must not wait behind others with a start taken.
-    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full, unless
-       a run of the key may begin and is not taken: then no end of a run might open it. See `gate`.
+    3. ``got`` locks these runs. In the front, it skips any number of blocked rows. Of the groups,
+       it tries only the few runs that come first.
+    4. ``placed`` assigns the free shares of each key to the key's runs, in order. Blocked runs get
+       shares, too, since most of them are being taken by another claim. In strict order, only the
+       first run gets a share.
+    5. ``takes`` has the first runs that may begin. A retry or a last attempt is claimed alone: if
+       one is first, the claim takes only that run, and only if the worker holds no other. Otherwise
+       it takes several first attempts. So a run that kills the process costs its neighbors one
+       attempt at most, and never their last. A run with a rate is claimed alone, too: its claim
+       uses up a start of its rate, so it must not wait for others to end. If the runs run side by
+       side, retries and runs with a rate are taken together with others.
+    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. If a
+       run of a full key may begin, but is not taken, the key's runs are not parked, since there may
+       be no running run whose end would open the key. See `gate`.
 
-    PostgreSQL also returns one row with the ids of blocked runs that hold up others, or of all
-    blocked runs of the groups if the claim got few. The next claim skips them.
+    PostgreSQL also returns one row with the ids of blocked runs, so that the next claim skips them:
+    those that leave another run of their key without a share, or all of them if the claim locked
+    fewer runs than its limit.
 
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and would
     then update more rows than the limit.
@@ -114,28 +117,30 @@ def _lock(d: Dialect, claimable_here: str, looked: str) -> str:
             {read} WHERE {READY} AND {claimable_here} AND (SELECT yes FROM enough)
             ORDER BY {_ORDER} LIMIT {looked} {d.skip_locked}
         """
-    # `IS TRUE` hides these from the planner, which otherwise would not look up the few by id.
-    still = f"({READY} AND run_at <= {d.clock}) IS TRUE {d.skip_locked}"
-    others = f"{read} WHERE {d.any_of('id', 'SELECT id FROM of_groups')} AND {still}"
+    # `IS TRUE` hides the conditions from the planner. Otherwise it might search an index for them,
+    # instead of looking up the few runs by id.
+    is_still_due = f"({READY} AND run_at <= {d.clock}) IS TRUE {d.skip_locked}"
+    others = f"{read} WHERE {d.any_of('id', 'SELECT id FROM of_groups')} AND {is_still_due}"
     return f"SELECT * FROM ({front}) AS front UNION ALL SELECT * FROM ({others}) AS others"
 
 
 def _placed(d: Dialect) -> str:
     """Return the SELECT that numbers the runs of each key, and gives each place its share.
 
-    If no share is free, that is a number above ``most``. Without a key, both numbers are 0.
+    If no share is free, the share is a number above ``most``. A run without a key gets the share 0.
     """
-    met = "SELECT *, 1 AS got FROM got"
+    seen = "SELECT *, 1 AS got FROM got"
     if not d.one_writer:
         not_got = "id NOT IN (SELECT id FROM got)"
         place = "-CAST(priority AS bigint), run_at, id"
         last = f"SELECT {place} FROM got ORDER BY priority, run_at DESC, id DESC LIMIT 1"
-        # Rows after the last one of a full front were not tried, so they are not known as blocked.
-        tried = f"((SELECT count(*) FROM got) < :looked OR ({place}) < ({last}))"
-        met += f"""
+        # After ``looked`` runs, the lock of the front stops. It did not try the later rows, so they
+        # may be free.
+        was_tried = f"((SELECT count(*) FROM got) < :looked OR ({place}) < ({last}))"
+        seen += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
             WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_got}
-                AND {tried}
+                AND {was_tried}
             UNION ALL SELECT *, NULL, 0 FROM of_groups WHERE {not_got}
         """
     return f"""
@@ -144,23 +149,23 @@ def _placed(d: Dialect) -> str:
         FROM (
             SELECT *, row_number() OVER (PARTITION BY key, behind ORDER BY {_ORDER}) AS place
             FROM (
-                SELECT *, NOT {comes_first("found", "found.key")} AS behind FROM ({met}) AS found
+                SELECT *, NOT {comes_first("found", "found.key")} AS behind FROM ({seen}) AS found
             ) AS met
         ) AS numbered
     """
 
 
 def _look(d: Dialect) -> str:
-    """Return the end of a claim that takes nothing."""
-    taken = d.any_of("id", "SELECT id FROM takes")
-    return f"SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs WHERE {taken}"
+    """Return the last part of the statement, if it takes nothing."""
+    is_taken = d.any_of("id", "SELECT id FROM takes")
+    return f"SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs WHERE {is_taken}"
 
 
 def _take(d: Dialect) -> str:
-    """Return the end of a claim, which takes the runs of ``takes``, and parks those of ``parks``.
+    """Return the last part, which takes the runs of ``takes``, and parks those of ``parks``.
 
-    SQLite returns a row for each run of both. PostgreSQL returns one for each taken run, and one
-    with the ids of the parked runs, and of the blocked runs that the next claim will skip.
+    SQLite returns a row for every taken or parked run. PostgreSQL returns a row for every taken
+    run, and one more with the ids of the parked runs, and of the blocked runs to skip next time.
     """
     if d.one_writer:
         return _take_in_one(d)
@@ -205,15 +210,15 @@ def _take_in_one(d: Dialect) -> str:
 def _groups(d: Dialect) -> str:
     """Return the SELECT that steps through each task, queue and priority that has runs.
 
-    It begins with a group of each task that comes before all others.
+    For every task, it begins with an empty group that sorts before all real ones.
     """
-    # With ">", SQLite would read the whole old group. And it searches an index by the first column
-    # only if both sides of the comparison are plain columns.
-    # A priority that is a text, as an odd row of SQLite may have, has no successor: take the next
-    # queue.
-    further = "CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END"
+    # With ">", SQLite would read the whole old group. If both sides of the comparison were plain
+    # columns, SQLite would search the index by the first column alone.
+    # On SQLite, an odd row may have a text as its priority. There is no next priority then, so
+    # continue with the next queue.
+    queue_suffix = "CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END"
     is_after = f"""(queue, priority) >=
-        (grp.queue || {further if d.one_writer else "''"}, grp.priority + 1)"""
+        (grp.queue || {queue_suffix if d.one_writer else "''"}, grp.priority + 1)"""
     is_next = f"""
         FROM job_runs WHERE {READY_GROUPS} AND job_type = grp.job_type AND {is_after}
         ORDER BY {_GROUPED} LIMIT 1
@@ -245,12 +250,12 @@ def _of_groups(d: Dialect, looked: str) -> str:
 
 
 def _same_id(d: Dialect, run: str, cte: str) -> str:
-    """Return the condition that joins *run* to its row in a *cte*, which has few rows.
+    """Return the condition that joins the row *run* to its row in *cte*, a CTE with few rows.
 
     On PostgreSQL it forces a look-up of each run by its id; see `db.statements`.
     """
-    looked_up = d.any_of(f"{run}.id", f"SELECT id FROM {cte}")
-    return f"{run}.id = {cte}.id" if d.one_writer else f"{looked_up} AND {run}.id = {cte}.id"
+    by_id = d.any_of(f"{run}.id", f"SELECT id FROM {cte}")
+    return f"{run}.id = {cte}.id" if d.one_writer else f"{by_id} AND {run}.id = {cte}.id"
 
 
 #: The columns that `claimable` names.
@@ -258,7 +263,7 @@ CLAIMABLE = "id, job_type, queue, run_at, attempts, max_attempts"
 
 
 def claimable(d: Dialect) -> str:
-    """Return the conditions of a claimable run that its partial index does not contain."""
+    """Return the conditions of claimable runs besides those of their partial index."""
     return (
         f"run_at <= {d.clock} AND attempts < max_attempts"
         f" AND {d.one_of('job_type', 'tasks')} AND {unpaused('job_type', 'task')}"
@@ -269,8 +274,8 @@ def claimable(d: Dialect) -> str:
 def _not_blocked(d: Dialect) -> str:
     """Return the condition that earlier claims of this worker did not find the run blocked.
 
-    A row does not show that it is blocked; only locking it would. Locking all rows that may be
-    chosen would hide them from other workers.
+    A query cannot see that a row is blocked, unless it tries to lock it. Locking all rows that may
+    be chosen would hide them from other workers.
     """
     return "AND NOT id = ANY(CAST(:blocked AS bigint[]))" if d.skip_locked else ""
 
@@ -290,10 +295,11 @@ def unpaused(name: str, kind: PauseKind) -> str:
 
 
 def free_share(key: str, place: str = "1") -> str:
-    """Return SQL for a free share of *key*, whatever its limit: the first, or that at *place*.
+    """Return SQL for the free share of *key* at *place*, which may be above the key's limit.
 
-    Before the n-th free one are those that are taken, in order, as long as fewer than n are free
-    before them.
+    As many free shares are below a taken share as its number minus its rank among the taken. If
+    these are fewer than n, the taken share is below the n-th free share. So the n-th free share is
+    n plus the number of such taken shares.
     """
     return f"""
     (SELECT {place} + count(*) FROM (

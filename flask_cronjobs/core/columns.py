@@ -1,4 +1,4 @@
-"""The columns that are written when a run is new, begins or ends."""
+"""The columns that are written when a run is created, begins or ends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def parameter(d: Dialect, name: str) -> str:
 
 
 def due_sql(d: Dialect) -> str:
-    """Return SQL for the parameter ``run_at``, or ``delay`` seconds from now."""
+    """Return SQL for the time when a new run is due: ``run_at``, or ``delay`` seconds from now."""
     return f"COALESCE({parameter(d, 'run_at')}, {d.later(':delay')})"
 
 
 def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str) -> str:
     """Return the INSERT of new runs.
 
-    One with a rate waits for its start.
+    A run with a rate waits at a gate for its start.
 
-    :param values: SQL for each given column, including ``strict``.
-    :param due: SQL for the time when they are due, and their slot unless *values* has one.
-    :param source: the statement from its FROM on.
+    :param values: SQL for the columns that differ between callers, including ``strict``.
+    :param due: SQL for the time when the runs are due, and for their slot unless *values* has one.
+    :param source: the rest of the statement, from FROM on.
     """
     columns = {
         "gate": rate_gate(values.get("rate_key", "NULL")),
@@ -40,7 +40,7 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
 
 
 def rate_gate(rate_key: str) -> str:
-    """Return SQL for the gate of a run that waits with *rate_key* (SQL)."""
+    """Return SQL for the gate of a waiting run; *rate_key* is SQL for its rate key or NULL."""
     return f"CASE WHEN {rate_key} IS NOT NULL THEN 'rate' END"
 
 
@@ -49,7 +49,7 @@ def ended(
 ) -> dict[str, str]:
     """Return SQL for each column that the end of a run sets.
 
-    :param status: SQL, like the other parameters.
+    :param status: SQL, as all parameters are.
     """
     return {
         "status": status,
@@ -63,7 +63,7 @@ def ended(
 
 
 def assigned(values: Mapping[str, str]) -> str:
-    """Return *values*, SQL by column, as the list after SET."""
+    """Return the list after SET that assigns *values*, SQL by column."""
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
@@ -97,18 +97,19 @@ CLAIMED = (
 def returned(d: Dialect) -> str:
     """Return the columns that a claim returns."""
     # The first two are sort keys, and one odd value must not make the rows unsortable.
-    simple = {
+    expressions = {
         "rank": "-CAST(job_runs.priority AS bigint)",
         "run_at": d.sortable("job_runs.run_at"),
         "payload": d.unparsed("job_runs.payload"),
     }
     if not d.one_writer:  # Reading a number is faster than reading a time.
-        simple["scheduled_for"] = d.sortable("job_runs.scheduled_for")
+        expressions["scheduled_for"] = d.sortable("job_runs.scheduled_for")
     return ", ".join(
-        f"{simple[name]} AS {name}" if name in simple else f"job_runs.{name}" for name in CLAIMED
+        f"{expressions[name]} AS {name}" if name in expressions else f"job_runs.{name}"
+        for name in CLAIMED
     )
 
 
 def most_attempts(most: object, attempts: object) -> int:
-    """Return ``max_attempts``, or the attempts so far if it is no number, which SQLite accepts."""
+    """Return *most*, a ``max_attempts``, or *attempts* if SQLite has stored no number in it."""
     return most if isinstance(most, int) else int(str(attempts))
