@@ -1,7 +1,7 @@
-"""The features, and what the core asks of them: no module of the core imports one by name.
+"""The features, and the hooks that the core calls. The core imports no feature by name.
 
-A feature is a module below `features`, which defines those of this module's hooks that it needs.
-Hooks that it does not define are skipped. It is imported only if the app uses it.
+A feature is a module of `features`. It defines those of this module's hooks that it needs, and the
+others are skipped. It is imported only when one of its hooks may be called.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class Feature(NamedTuple):
     """One feature.
 
     :ivar name: the name of its module.
-    :ivar task: returns the option of a task that uses it; false if the task does not.
-    :ivar settings: the settings that use it.
+    :ivar task: returns a true value if the task uses the feature.
+    :ivar settings: the settings that turn it on; one of them is enough.
     :ivar is_due: returns whether the row of a tick says that there is work for it; None: never.
-    :ivar watches: the condition of the definitions of whose runs it hears, if it hears of runs.
-    :ivar column: the column of a run that says that the run uses it, if one does.
+    :ivar watches: the condition of the definitions whose runs it watches, if it watches runs.
+    :ivar column: the column that is not null in runs that use it, if there is one.
     :ivar facts: the attributes of ``current_run`` that it provides.
     """
 
@@ -67,13 +67,13 @@ class Watcher(Protocol):
     """The interface of a feature that watches the runs of a worker. Any thread may call it."""
 
     def started(self, claim: Claim) -> None:
-        """Hear that an attempt begins."""
+        """Note that an attempt begins."""
 
     def ended(self, outcome: Outcome) -> None:
-        """Hear how an attempt has ended, once that is recorded."""
+        """Note how an attempt has ended, once its outcome is recorded."""
 
     def close(self, patience: float) -> None:
-        """Finish the work under way, within *patience* seconds."""
+        """Finish the work in progress, within *patience* seconds."""
 
 
 class Starts(Protocol):
@@ -85,9 +85,9 @@ class Starts(Protocol):
         ...
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Make due runs claimable that may begin now.
+        """Make those due runs claimable that may begin now.
 
-        :param promptly: look even if the last look was a moment ago.
+        :param promptly: check even if the last check was a moment ago.
         :param tasks: the tasks that the claim is for; None for all.
         """
 
@@ -107,10 +107,10 @@ class Beside(Protocol):
     """
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
 
     def end(self) -> None:
-        """End soon; the keeper may have ended already."""
+        """End the thread soon. The keeper may have ended already."""
 
 
 class Loop(Protocol):
@@ -121,12 +121,12 @@ class Loop(Protocol):
 
     @property
     def tasks(self) -> Mapping[str, int]:
-        """The number of runs at once, by task."""
+        """How many runs of each task may run at once, by the name of the task."""
         ...
 
     @property
     def kinds(self) -> Kinds:
-        """The admission of a worker with such tasks."""
+        """The admission of a worker whose tasks use this loop."""
         ...
 
     def run(self, claim: Claim) -> Claim | None:
@@ -150,38 +150,38 @@ class Loop(Protocol):
         """Interrupt the handlers whose interruption was requested."""
 
     def look(self, now: float) -> None:
-        """Note for each running run the time since which it could have ended."""
+        """Note for each run since when an interruption could have ended it; *now* is the time."""
 
 
 def prepare(state: State) -> None:
-    """Prepare this process for the runs of a worker that begins."""
-    for do in _of("prepare", _used(state)):
-        do(state)
+    """Prepare this process for the runs of a worker, before the worker begins."""
+    for hook in _of("prepare", _used(state)):
+        hook(state)
 
 
 def watch(state: State) -> tuple[Watcher, ...]:
-    """Return the watchers of the runs of a worker that begins."""
-    return tuple(make(state) for make in _of("watch", _watching()))
+    """Return the watchers of a new worker's runs."""
+    return tuple(hook(state) for hook in _of("watch", _watching()))
 
 
 def is_watched(books: Bookkeeping) -> bool:
     """Return whether a feature watches the runs of a definition."""
     for feature in FEATURES:
         if feature.watches:
-            heard = f"SELECT id FROM job_definitions WHERE {feature.watches} LIMIT 1"
-            if books.rows(text(heard)):
+            statement = f"SELECT id FROM job_definitions WHERE {feature.watches} LIMIT 1"
+            if books.rows(text(statement)):
                 return True
     return False
 
 
 def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside], ...]:
-    """Return the functions that make the threads beside the runs of this app's workers."""
+    """Return the functions that make what a worker does beside its runs."""
     return tuple(_of("beside", _used(state)))
 
 
 def loop(context: RunnerContext) -> Loop | None:
     """Return the loop that performs runs side by side in a worker; None if the app needs none."""
-    loops = [make(context) for make in _of("loop", _used(context.state))]
+    loops = [hook(context) for hook in _of("loop", _used(context.state))]
     return loops[0] if loops else None
 
 
@@ -191,15 +191,15 @@ def starts(
     """Return the objects that limit the starts of a worker's claims.
 
     :param request: a request for the tasks and queues of the worker.
-    :param rates: the same as in `WorkOptions`.
+    :param rates: see `WorkOptions`.
     """
-    return tuple(make(state, books, request, rates) for make in _of("starts", _used(state)))
+    return tuple(hook(state, books, request, rates) for hook in _of("starts", _used(state)))
 
 
 def fact(name: str, run: CurrentRun) -> Any:
     """Return the fact *name* about a running run."""
-    (read,) = _of("fact", [feature for feature in FEATURES if name in feature.facts])
-    return read(run)
+    (hook,) = _of("fact", [feature for feature in FEATURES if name in feature.facts])
+    return hook(run)
 
 
 def minute(books: Bookkeeping, row: TickRow) -> int:
@@ -207,47 +207,50 @@ def minute(books: Bookkeeping, row: TickRow) -> int:
     due_features = [
         feature for feature in FEATURES if feature.is_due is not None and feature.is_due(row)
     ]
-    return sum(do(books) for do in _of("minute", due_features))
+    return sum(hook(books) for hook in _of("minute", due_features))
 
 
 def ended(books: Bookkeeping, batches: Collection[int]) -> int:
-    """Do what follows if all runs of *batches* have ended; return how many runs that made ready."""
-    follow = [feature for feature in FEATURES if feature.column == "batch_id"]
-    return sum(do(books, batches) for do in _of("ended", follow))
+    """End those of *batches* whose runs have all ended; return how many runs this made ready."""
+    concerned = [feature for feature in FEATURES if feature.column == "batch_id"]
+    return sum(hook(books, batches) for hook in _of("ended", concerned))
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
-    """Release runs that features hold back; return when the next is due, by `time.monotonic`."""
-    waits = [next_of(state, books, queues) for next_of in _of("next_start", _used(state))]
+    """Make runs claimable that features have held back and that may begin now.
+
+    :returns: when the next of them may begin, by `time.monotonic`.
+    """
+    waits = [hook(state, books, queues) for hook in _of("next_start", _used(state))]
     soonest = min((wait for wait in waits if wait is not None), default=float("inf"))
     return time.monotonic() + soonest
 
 
 def mend(state: State, books: Bookkeeping) -> None:
-    """Repair leftovers of all features, such as those of rows that were deleted by hand.
+    """Repair what features have left behind, such as runs that wait for a rate that is gone.
 
-    Features that the app no longer uses may have leftovers, too.
+    This includes features that the app no longer uses.
     """
-    for do in _of("mend", FEATURES):
-        do(state, books)
+    for hook in _of("mend", FEATURES):
+        hook(state, books)
 
 
 def old_rows() -> tuple[Kind, ...]:
-    """Return the kinds of old rows to delete of all features, also of those no longer used."""
+    """Return the kinds of old rows of all features, including those that the app no longer uses."""
     owners = [feature for feature in FEATURES if feature.column]
-    return tuple(kind for kinds in _of("old_rows", owners) for kind in kinds())
+    return tuple(kind for hook in _of("old_rows", owners) for kind in hook())
 
 
 def report_tick(state: State, report: TickReport) -> None:
     """Report the end of a tick, for example to monitors. Never raises."""
-    for tell in _of("report_tick", _used(state)):
-        tell(state, report)
+    for hook in _of("report_tick", _used(state)):
+        hook(state, report)
 
 
 def report_outcomes(state: State, outcomes: Sequence[Outcome]) -> None:
-    """Report outcomes that a tick has recorded, of lost workers for example. Never raises."""
-    for tell in _of("report_outcomes", _watching()):
-        tell(state, outcomes)
+    """Report outcomes that a tick has recorded, such as those of lost workers. Never raises."""
+    for hook in _of("report_outcomes", _watching()):
+        hook(state, outcomes)
 
 
 def _used(state: State) -> list[Feature]:
@@ -266,7 +269,7 @@ def _watching() -> list[Feature]:
 
 
 def _of(name: str, features: Sequence[Feature]) -> Iterator[Callable[..., Any]]:
-    """Yield the functions *name* of those of *features* that have one."""
+    """Yield the function *name* of every one of *features* that defines it."""
     for feature in features:
         function = getattr(import_module(f"...features.{feature.name}", __name__), name, None)
         if function is not None:
