@@ -38,25 +38,25 @@ Progress: TypeAlias = "tuple[float, str | None]"
 
 
 class Output:
-    """The output that a handler prints and logs. Any of its threads may add."""
+    """The output that a handler prints and logs. Any of the handler's threads may add to it."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
         self._size = 0
 
     def add(self, text: str) -> None:
-        """Add *text*. Of all text, only the end is kept."""
+        """Add *text*. Only the end of the whole text is kept."""
         self._pieces.append(text)
         self._size += len(text)
         if self._size > 4 * MAX_OUTPUT_BYTES:
-            # Replace them in one step, since another thread may append meanwhile.
+            # Replace the pieces in one step, since another thread may append one meanwhile.
             count = len(self._pieces)
             last = "".join(self._pieces[:count])[-2 * MAX_OUTPUT_BYTES :]
             self._pieces[:count] = [last]
             self._size = len(last)
 
     def text(self) -> str:
-        """Return all that is held."""
+        """Return the text that was kept."""
         return "".join(tuple(self._pieces))
 
 
@@ -69,17 +69,18 @@ class CurrentRun:
 
     :param app: the app whose run it is.
     :param claim: the claim that holds the run.
-    :param request_write: asks the keeper to write the last progress, and with True for a heartbeat.
+    :param request_write: asks the keeper to write the last progress; with True, also to renew the
+        lease.
     :param books: the bookkeeping connection that ``once`` may use while the handler works, in the
         thread that made this object.
-    :param default_timezone: the time zone of runs that no definition made.
-    :ivar gives_back: returns whether the run is to be given back at the end of its step.
+    :param default_timezone: the time zone of runs without a definition.
+    :ivar gives_back: returns whether the run must be released at the end of its step.
     :ivar limited: makes a context in which a plain handler is interrupted after *seconds*.
-    :ivar interrupted_by: the interruption by which the handler must end.
+    :ivar interrupted_by: the last interruption of the handler, after which it must end.
     :ivar ended_by: the exception that a step has raised to end the attempt.
     :ivar output: the captured output, if it is kept.
     :ivar has_progress: whether progress was reported and is not written yet.
-    :ivar at_end: functions of features to call between the end of the handler and of its context.
+    :ivar at_end: functions of features, called when the app context ends without an error.
     :raises PayloadError: the run's row cannot be read.
     """
 
@@ -92,7 +93,7 @@ class CurrentRun:
     gives_back: Callable[[], bool] = staticmethod(lambda: False)
     limited: Callable[[float], AbstractContextManager[None]] = staticmethod(_unlimited)
     _requested_at = -math.inf
-    # The last progress, and whether it must be written, which the keeper's thread resets.
+    # The last progress, and whether it must still be written, which the keeper's thread resets.
     _reported: Progress | None = None
     has_progress: bool = False
 
@@ -177,7 +178,7 @@ class CurrentRun:
 
     @cached_property
     def batch(self) -> BatchCounts | None:
-        """How the batch ended whose ``then`` this run is; None for every other run."""
+        """The counts of the batch whose ``then`` is this run; None for every other run."""
         from .features import fact
 
         counts: BatchCounts | None = fact("batch", self)
@@ -190,7 +191,7 @@ class CurrentRun:
 
     @cached_property
     def _definition(self) -> tuple[str | None, str]:
-        """The name and the zone, read when first asked for: most handlers do not ask."""
+        """The definition's name and time zone, read only when needed: few handlers use them."""
         id_ = self.claim.definition_id
         if id_ is None:
             return None, self._default_timezone
@@ -209,7 +210,7 @@ class CurrentRun:
 
     @contextmanager
     def books_here(self) -> Generator[Bookkeeping]:
-        """Yield a connection for this thread; only the handler's first may use `books`."""
+        """Yield a connection for this thread: `books` only in the thread that made this object."""
         from ..db.connection import Bookkeeping
 
         if self.thread == threading.get_ident():
@@ -222,7 +223,7 @@ class CurrentRun:
         """Report how far the run is. Its row and the pages show it while it runs.
 
         :param fraction: from 0 to 1.
-        :param message: a short text beside it; cut at 500 characters, credentials removed.
+        :param message: a short text, shown with it; cut at 500 characters, credentials removed.
         :raises ValueError: *fraction* is not a number from 0 to 1.
 
         Call it as often as you like. The row is written at most twice a second, and once more when
@@ -254,7 +255,10 @@ class CurrentRun:
             self._request_write(self, False)
 
     def heartbeat(self) -> None:
-        """Renew the lease now. The worker does so anyway: this is for code that keeps it from that.
+        """Renew the lease now.
+
+        The worker does so regularly. Call this only in code that keeps the worker's threads from
+        running.
 
         >>> @jobs.task
         ... def crunch():
@@ -272,24 +276,24 @@ class CurrentRun:
         self.warning = warning if self.warning is None else f"{self.warning} {warning}"
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the cause of *error*: the interruption, if the database layer failed by it.
+        """Return the interruption if it has caused *error* in the database layer; else *error*.
 
-        Interrupted in the middle of a flush, a rollback or a query, SQLAlchemy may raise an error
-        of its own, about a state that it has not expected.
+        If a flush, a rollback or a query is interrupted, SQLAlchemy may raise an error of its own
+        about its unexpected state.
         """
         from ..db.errors import is_of_database
 
-        by = self.interrupted_by
-        return by if by is not None and is_of_database(error) else error
+        cause = self.interrupted_by
+        return cause if cause is not None and is_of_database(error) else error
 
     def raise_again(self, at_end: bool = False) -> None:
         """Raise the interruption of the handler again, if the handler has swallowed it.
 
         It is not raised while it is being handled, as in a ``finally``, nor in another thread.
 
-        :param at_end: whether the handler has returned. Then only the end by a step counts, whose
-            row says that the run continues there.
-        :raises BaseException: the handler has swallowed it.
+        :param at_end: whether the handler has returned. If so, only `ended_by` is raised: the row
+            of the step says that the run continues there.
+        :raises BaseException: the interruption that the handler has swallowed.
         """
         error = self.ended_by or (None if at_end else self.interrupted_by)
         if error is None or threading.get_ident() != self.thread or _is_handled(error):
@@ -297,9 +301,10 @@ class CurrentRun:
         raise error
 
     def write_progress(self, write: Callable[[Claim, float, str | None], object]) -> None:
-        """Pass the last progress to *write*, unless it was written. For the keeper's thread.
+        """Pass the last progress to *write*, unless it was written already.
 
-        If *write* raises, the error is raised here, and the progress is written later.
+        Only the keeper's thread may call this. If *write* raises, the error is raised here, and the
+        progress is written later.
         """
         if self.has_progress and (reported := self._reported):
             # Reset it first, so that progress reported meanwhile is written next time.
@@ -312,23 +317,23 @@ class CurrentRun:
 
     @property
     def reported(self) -> Progress | None:
-        """The last progress, whether it was written or not. For any thread."""
+        """The last progress, whether it was written or not. Any thread may read it."""
         reported = self._reported
         return None if reported is None else _shown(reported)
 
 
 def _is_handled(error: BaseException) -> bool:
     """Return whether *error* is being handled here; async handlers see it as a cancellation."""
-    link = sys.exc_info()[1]
-    while link is not None:
-        if link is error or type(link).__name__ == "CancelledError":
+    handled = sys.exc_info()[1]
+    while handled is not None:
+        if handled is error or type(handled).__name__ == "CancelledError":
             return True
-        link = link.__context__
+        handled = handled.__context__
     return False
 
 
 def _shown(progress: Progress) -> Progress:
-    # Do this when it is read, since a handler may call `progress` very often.
+    # Redact the message here, not in `progress`, which a handler may call very often.
     fraction, message = progress
     return fraction, message and safe_text(message, READ_CHARACTERS)[:SHOWN_CHARACTERS]
 
@@ -341,8 +346,8 @@ current_run: CurrentRun = cast(
     LocalProxy(
         run_here,
         unbound_message=(
-            "current_run is known only inside a handler that a tick runs. In a plain call of the "
-            "task there is no run; test `flask_cronjobs.in_run()` first."
+            "current_run exists only while a worker runs a handler. A plain call of the task has "
+            "no run. Check `flask_cronjobs.in_run()` first."
         ),
     ),
 )
@@ -361,8 +366,8 @@ def in_run() -> bool:
 def in_worker() -> bool:
     """Return whether this process executes handlers.
 
-    It does if it is ``flask jobs tick``, ``flask jobs work`` or ``celery worker``. Ask in
-    ``create_app``, for what only the web server needs, or only jobs.
+    It does if it is ``flask jobs tick``, ``flask jobs work`` or ``celery worker``. Call this in
+    ``create_app`` to set up what only the web server or only the jobs need.
 
     >>> in_worker()
     False

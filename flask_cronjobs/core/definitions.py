@@ -19,7 +19,7 @@ from .new_run import TYPES
 from .slots import insert_slots
 from .tasks.registry import DefinitionSpec
 
-#: Most due definitions that are read and recorded at a time.
+#: The most due definitions that are read, and whose slots are recorded, at a time.
 DEFINITIONS_READ = 500
 _SPEC = tuple(field.name for field in fields(DefinitionSpec))
 _STATE = (
@@ -35,7 +35,7 @@ class DefinitionRow(NamedTuple):
     :ivar considered_until: every slot up to this time has been recorded, or was never owed.
     :ivar undeclared_since: the time since which the ticking code has not declared it.
     :ivar app: the name of the app whose code declared it.
-    :ivar broken: why a column cannot be read; *spec* or *next_run_at* is then empty.
+    :ivar broken: why a column cannot be read. The payload is then empty, or *next_run_at* None.
     """
 
     id: int
@@ -66,7 +66,8 @@ def read(
 
     1. Due definitions with an id above *after*, at most `DEFINITIONS_READ`: those of code if they
        are in *declared*, those of the database if their task is in *tasks*.
-    2. If *after* is 0, also those in *declared* that are not due.
+    2. If *after* is 0, also those in *declared* that are not due, and those of the database whose
+       *next_run_at* may not be a time.
     """
     parameters = {
         "declared": books.dialect.many(declared),
@@ -119,13 +120,13 @@ def declare(
     """
     d = books.dialect
     rows = [{**asdict(spec), "next_run_at": first and d.instant(first)} for spec, first in specs]
-    kinds = {name: TYPES.get(name, "text") for name in _SPEC} | {"next_run_at": "timestamptz"}
-    names = ", ".join(kinds)
+    types = {name: TYPES.get(name, "text") for name in _SPEC} | {"next_run_at": "timestamptz"}
+    names = ", ".join(types)
     statement = f"""
         INSERT INTO job_definitions
             ({names}, origin, app, considered_until, created_at, updated_at)
         SELECT {names}, CAST(:origin AS text), CAST(:app AS text), {d.now}, {d.now}, {d.now}
-        FROM {d.table("specs", **kinds)} AS specs WHERE true
+        FROM {d.table("specs", **types)} AS specs WHERE true
         ON CONFLICT (name) DO NOTHING RETURNING id
     """
     values = {"specs": json.dumps(rows), "origin": origin, "app": app}
@@ -141,8 +142,8 @@ def change(
 ) -> bool:
     """Update a row to *spec*; return False if its watermark has moved since it was read.
 
-    Record due slots first, since they belong to the old schedule. Then, while old and new code run
-    at the same time, no slot that both schedules have is lost.
+    Call this after recording the due slots, which belong to the old schedule. Then no slot that
+    both schedules have is lost while old and new code run at the same time.
 
     :param first: the new watermark, used if the schedule or the zone changed.
     :param app: the name of the app whose code declares it.
@@ -170,7 +171,7 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
 
 
 def undeclared(d: Dialect) -> str:
-    """Return SQL for: a definition of ``app`` is not in ``declared``, and not marked yet."""
+    """Return the condition of ``app``'s definitions that are not in ``declared`` nor marked yet."""
     # "= ANY" with thousands of names would compare each row with every name.
     return f"""
         origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
@@ -191,8 +192,8 @@ def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
 def pause(books: Bookkeeping, definition: DefinitionRow) -> bool:
     """Pause a definition; return False if its row is locked or gone."""
     now = books.dialect.now
-    paused = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
-    return _change_free(books, definition, paused)
+    change = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
+    return _change_free(books, definition, change)
 
 
 def skip_pause(
@@ -208,10 +209,10 @@ def skip_pause(
     if resume:
         values["paused_at"] = None
     as_read, read_values = _as_read(books.dialect, definition)
-    moved, parameters = _update(books.dialect, f"{as_read} AND paused_at IS NOT NULL", values)
+    statement, parameters = _update(books.dialect, f"{as_read} AND paused_at IS NOT NULL", values)
 
     def move(connection: Connection) -> list[RecordedSlot] | None:
-        if not connection.execute(moved, {**parameters, **read_values}).all():
+        if not connection.execute(statement, {**parameters, **read_values}).all():
             return None
         return insert_slots(connection, books.dialect, {definition.id: plan.slots})
 
@@ -261,12 +262,13 @@ def _as_read(d: Dialect, definition: DefinitionRow) -> tuple[str, dict[str, obje
 
 
 def _free(d: Dialect, condition: str) -> str:
-    """Return *condition* without rows that another transaction has locked."""
+    """Return *condition*, limited to rows that no other transaction has locked."""
     return d.any_of("id", f"SELECT id FROM job_definitions WHERE {condition} {d.skip_locked}")
 
 
-#: No schedule has a slot that far away. A later watermark cannot be read as a time, such as
-#: ``infinity`` or a blob, which SQLite sorts after any text, so it would never become due.
+#: No schedule has a slot that far away. A later watermark is not a time, but ``infinity``, or a
+#: blob, which SQLite sorts after any text. It would never become due, so it is read as well, and
+#: reported.
 _NO_SLOT_IN_SECONDS = 100 * 366 * 86_400
 
 
@@ -297,7 +299,7 @@ def _columns(d: Dialect) -> str:
 
 
 def enqueued_here(d: Dialect) -> str:
-    """Return the condition that the app of ``declared`` and ``tasks`` enqueues the slots."""
+    """Return the condition that the app with ``declared`` and ``tasks`` enqueues a definition."""
     return (
         f"((origin = 'code' AND {d.one_of('name', 'declared')})"
         f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"
@@ -326,7 +328,7 @@ def _row(row: Row[Any]) -> DefinitionRow:
 
 
 def _payload(value: Any) -> tuple[dict[str, JSON], str | None]:
-    """Return the payload, and why it cannot be read, since SQLite accepts any text."""
+    """Return the payload, or {} and why it cannot be read, since SQLite accepts any text."""
     try:
         return json_object(stored_json(value)), None
     except ValueError as error:

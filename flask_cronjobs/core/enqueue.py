@@ -48,15 +48,15 @@ def enqueue_one(
     state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
-    new = new_run(task, payload, options, state.settings)
-    if options != AS_THE_TASK_SAYS and new.idempotency_key is None:
+    row = new_run(task, payload, options, state.settings)
+    if options != AS_THE_TASK_SAYS and row.idempotency_key is None:
         _refuse_about_key(options)
     session = state.db.session()
     with _committing(session) if options.commit else nullcontext():
-        new.batch_id = batch_of(state, session)
+        row.batch_id = batch_of(state, session)
         with explaining_missing_tables(state):
             wakes = _is_due(options) and state.waking.ready()
-            run, became, woke = insert_or_find(session, new, options.replace, wakes)
+            run, became, woke = insert_or_find(session, row, options.replace, wakes)
             if woke is not None:
                 _note_woken(state, woke)
             elif wakes and became != "found":
@@ -82,7 +82,7 @@ def enqueue_rows(
             f"the task with unique=…, such as unique='{task.name}:{{user_id}}'."
         )
     if options.replace:
-        raise TaskError("enqueue_many does not replace runs. Call enqueue for each of them.")
+        raise TaskError("enqueue_many does not replace runs. Call enqueue for each payload.")
     options = task.with_unique_while(options)
     if task.options.unique is None:
         _refuse_about_key(options)
@@ -91,7 +91,8 @@ def enqueue_rows(
         try:
             _insert_all(state, task, _rows(state, task, payloads, options), ids)
         except Exception:
-            # Insert all or none. In a broken transaction nothing can or need be deleted.
+            # Insert all or none. In a broken transaction nothing can be deleted, and the rollback
+            # will undo the inserts.
             with suppress(SQLAlchemyError):
                 delete_runs(session, ids.new)
             raise
@@ -110,12 +111,12 @@ def _committing(session: Session) -> Generator[None, None, None]:
     After an error, leave the session as it was: without a transaction, or in the one that the app
     had begun, which the app will commit or roll back.
     """
-    begun = session.in_transaction()
+    in_transaction = session.in_transaction()
     try:
         yield
         session.commit()
     except BaseException:
-        if not begun:
+        if not in_transaction:
             session.rollback()
         raise
 
@@ -126,21 +127,21 @@ def _rows(
     payloads: Iterable[Mapping[str, object]],
     options: EnqueueOptions,
 ) -> Iterator[NewRun]:
-    """Yield each run.
+    """Yield a new run for each of *payloads*.
 
-    :raises CronJobsError: one of them is not valid; the message begins with its index.
+    :raises CronJobsError: a payload is not valid; the message begins with its index.
     """
-    for place, payload in enumerate(payloads):
+    for index, payload in enumerate(payloads):
         try:
             yield new_run(task, task.payload_from(payload), options, state.settings)
         except (CronJobsError, TypeError) as error:
-            raise type(error)(f"payloads[{place}]: {error}") from None
+            raise type(error)(f"payloads[{index}]: {error}") from None
 
 
 def _refuse_about_key(options: EnqueueOptions) -> None:
-    """Refuse options about a key if the run has no key."""
+    """Refuse options that need an idempotency key; call this for runs without one."""
     if options.replace:
-        raise TaskError("replace was given without an idempotency_key. Give the key of the run.")
+        raise TaskError("replace was given without an idempotency_key. Give the key too.")
     if options.unique_while is not None:
         raise TaskError(
             f"unique_while={options.unique_while!r} was given without an idempotency_key, so "
@@ -151,30 +152,31 @@ def _refuse_about_key(options: EnqueueOptions) -> None:
 def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds) -> None:
     """Insert *rows*, and add their ids to *ids*."""
     session = state.db.session()
-    # Runs with keys are inserted in the order of the keys, so all of them are in one list.
+    # Runs with keys must be inserted in the order of their keys, so all of them are in one chunk.
     while chunk := list(islice(rows, None if task.options.unique else INSERTED_AT_ONCE)):
         batch_id = batch_of(state, session)
-        for new in chunk:
-            new.batch_id = batch_id
+        for row in chunk:
+            row.batch_id = batch_id
         with explaining_missing_tables(state):
-            inserted = insert_runs(session, chunk)
-        ids += [row.id for row in inserted]
-        ids.is_new += [row.holder is None for row in inserted]
-        for place, run in enumerate(inserted, len(ids) - len(chunk)):
-            if run.holder is not None:
-                _check_holder(run.holder, task, f"payloads[{place}]: ")
+            results = insert_runs(session, chunk)
+        ids += [result.id for result in results]
+        ids.is_new += [result.holder is None for result in results]
+        for index, result in enumerate(results, len(ids) - len(chunk)):
+            if result.holder is not None:
+                _check_holder(result.holder, task, f"payloads[{index}]: ")
 
 
-def _check_holder(run: Holder | JobRun, task: Handler, place: str = "") -> None:
+def _check_holder(run: Holder | JobRun, task: Handler, prefix: str = "") -> None:
     """Refuse a key that a run of another task holds.
 
     The message does not contain the key, which may be made from values to hide.
 
+    :param prefix: begins the message.
     :raises KeyConflict: *run* belongs to another task.
     """
     if run.job_type != task.name:
         raise KeyConflict(
-            f"{place}The idempotency key of this run is held by run {run.id} of the task "
+            f"{prefix}The idempotency key of this run is held by run {run.id} of the task "
             f"{run.job_type}. Nothing was enqueued. Give {task.name} a key of its own: begin it "
             "with the task's name."
         )
@@ -198,15 +200,15 @@ def _note_woken(state: State, woke: bool) -> None:
 
 @contextmanager
 def explaining_missing_tables(state: State) -> Generator[None, None, None]:
-    """Explain how to create the job tables if a statement in this block misses them.
+    """Explain how to create the job tables if a statement in this block fails without them.
 
     :raises TablesMissing: job tables do not exist.
     """
     try:
         yield
     except DBAPIError as error:
-        # Every other error in the user's transaction is raised unchanged, also one about the app's
-        # own tables, whose new rows are flushed here.
+        # Every other error in the user's transaction is raised unchanged. It may be about the app's
+        # own tables, whose new rows are flushed in this block.
         is_ours = any(name in (error.statement or "") for name in JobRun.metadata.tables)
         if is_ours and remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error

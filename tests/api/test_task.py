@@ -156,7 +156,7 @@ class TestCurrentRun:
     @pytest.mark.parametrize("name", ["id", "attempt", "max_attempts", "scheduled_for", "progress"])
     def test_outside_of_a_run_it_is_a_clear_error(self, name: str) -> None:
         assert not in_run()
-        with pytest.raises(RuntimeError, match="only inside a handler that a tick runs"):
+        with pytest.raises(RuntimeError, match="only while a worker runs a handler"):
             getattr(current_run, name)
 
 
