@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 class Throttle:
-    """Prevents something from being done again too soon.
+    """Prevents an action from being repeated too soon.
 
-    Threads may share one without a lock, since at worst two of them do it at the same time.
+    Threads may share a throttle without a lock: at worst, two of them act at the same time.
     """
 
     _until = 0.0
 
     def ready(self) -> bool:
-        """Return whether it may be done now."""
+        """Return whether the action may be done now."""
         return time.monotonic() >= self._until
 
     def block_for(self, seconds: float) -> None:
-        """Prevent it for the next *seconds*."""
+        """Prevent the action for the next *seconds*."""
         self._until = time.monotonic() + seconds
 
 
@@ -47,7 +47,7 @@ Authorize = Callable[[str], "bool | ResponseReturnValue"]
 Actor = Callable[[], str]
 
 EXTENSION = "cronjobs"
-#: The name of the group of our commands.
+#: The command group: ``flask jobs``.
 GROUP = "jobs"
 
 
@@ -55,7 +55,7 @@ GROUP = "jobs"
 class State:
     """The extension's state for one app.
 
-    :ivar waking: limits how often this process wakes resident workers or looks for some.
+    :ivar waking: limits how often this process wakes resident workers or asks whether any listen.
     :ivar started: when this process made the state, by `time.monotonic`.
     :ivar known_rows: names of declared definitions that were seen in the table.
     :ivar pids: the id of the process that owns the app's connections, in a list so that it can
@@ -86,7 +86,7 @@ class State:
 
     @property
     def database(self) -> Engine | Connection:
-        """The `engine` by which bookkeeping and reports connect; in some tests, one connection."""
+        """The `engine` that bookkeeping and reports use; in some tests, one connection."""
         with self._context():
             bind = self.db.bind
             return bind if isinstance(bind, Connection) else by_psycopg(self.db.engine)
@@ -97,7 +97,10 @@ class State:
         return sorted({task.options.queue for task in self.registry.tasks.values()})
 
     def forget_connections(self) -> None:
-        """In a forked process, forget the parent's connections once, without closing them."""
+        """Forget the connections that this process has inherited from its parent in a fork.
+
+        They are not closed, since the parent still uses them. Further calls do nothing.
+        """
         if self.pids != (pids := [os.getpid()]):
             self.pids[:] = pids
             with self.app.app_context():
@@ -112,10 +115,10 @@ class State:
         """Return a bookkeeping connection; in some tests, one that is shared with ``db.session``.
 
         :param guard: see `Bookkeeping`.
-        :param apart: whether it must not be shared, since its user begins workers.
-        :raises SetupError: it must not be, and ``db.session`` is bound to one connection.
+        :param apart: whether it must be a separate connection, since the caller starts workers.
+        :raises SetupError: *apart* is true, but ``db.session`` is bound to one connection.
         """
-        # Import it here, since an app imports this module at its start.
+        # Import it only here, since every app imports this module when it starts.
         from ..db.connection import Bookkeeping
 
         database = self.database
@@ -128,7 +131,7 @@ class State:
         return Bookkeeping(database.engine, guard=guard)
 
     def _context(self) -> AbstractContextManager[object]:
-        """Return an app context of the app, if it is not the current one."""
+        """Return an app context of the app; if the app is current, a context that does nothing."""
         if has_app_context() and current_app._get_current_object() is self.app:  # type: ignore[attr-defined]
             return nullcontext()
         return self.app.app_context()

@@ -72,34 +72,35 @@ SWITCH_SECONDS = 0.0001
 def switching_often() -> Generator[None]:
     """Make the threads of this process take turns often in this block.
 
-    Only one thread runs Python code at a time, and by default a busy one is asked to yield every
-    5 ms. The keeper waits for the server in each statement, so it would continue 5 ms late several
-    times, while the runner finishes its short runs and then waits for the keeper.
+    Only one thread runs Python code at a time, and by default a busy thread is asked to yield every
+    5 ms. The keeper waits for the server in each statement, and would continue up to 5 ms late
+    after it. Meanwhile the runner would finish its short runs, and wait for the keeper.
     """
-    before = sys.getswitchinterval()
-    if before <= SWITCH_SECONDS:  # Another worker of this process has changed it.
+    interval = sys.getswitchinterval()
+    if interval <= SWITCH_SECONDS:  # Another worker in this process has changed it.
         yield
         return
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(interval)
 
 
 def patched_by_gevent() -> str:
-    """Return a sentence on the effect of gevent's patched threads; empty if it has not patched."""
+    """Return a warning if gevent has patched threads; otherwise an empty string."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is None or not monkey.is_module_patched("threading"):
         return ""
     return (
-        "gevent has patched threads, so leases are not renewed while a handler computes, and its "
-        "runs end as lost. Run workers without monkey.patch_all(), such as by flask jobs work."
+        "gevent has patched threads, so no lease is renewed while a handler computes, and a long "
+        "computation loses its run. Run workers without monkey.patch_all(), for example with flask "
+        "jobs work."
     )
 
 
 def and_gevent(reason: str) -> str:
-    """Return *reason*, why a lease was lost, followed by `patched_by_gevent`."""
+    """Return *reason*, why a lease was lost, and the warning of `patched_by_gevent`, if any."""
     return ". ".join(filter(None, (reason, patched_by_gevent())))
 
 
@@ -110,17 +111,17 @@ def start_worker(
     user: int | None = None,
     group: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start ``flask jobs work``, which stops when this process has ended in any way.
+    """Start ``flask jobs work``, which stops once this process has ended, for whatever reason.
 
-    :param by: the name of this process's kind, for the doctor.
     :param app: the argument of ``flask --app``; None lets Flask find the app.
+    :param by: the server that this process is, such as ``gunicorn``, for the doctor.
     :param user: the id of the user to run it as; None for this process's user.
-    :param group: the id of the group, likewise.
+    :param group: the id of the group to run it as; None for this process's group.
     """
-    where = [] if app is None else ["--app", app]
-    started = "--parent", str(os.getpid()), "--started-by", by
+    app_option = [] if app is None else ["--app", app]
+    options = "--parent", str(os.getpid()), "--started-by", by
     return subprocess.Popen(
-        [sys.executable, "-m", "flask", *where, "jobs", "work", *started],
+        [sys.executable, "-m", "flask", *app_option, "jobs", "work", *options],
         stdin=subprocess.DEVNULL,
         env=env,
         user=user,
