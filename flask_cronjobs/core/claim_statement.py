@@ -212,8 +212,8 @@ def _groups(d: Dialect) -> str:
 
     For every task, it begins with an empty group that sorts before all real ones.
     """
-    # With ">", SQLite would read the whole old group. If both sides of the comparison were plain
-    # columns, SQLite would search the index by the first column alone.
+    # With ">" and a plain `grp.priority`, SQLite would search the index by the queue alone, and so
+    # read the whole old group.
     # On SQLite, an odd row may have a text as its priority. There is no next priority then, so
     # continue with the next queue.
     queue_suffix = "CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END"
