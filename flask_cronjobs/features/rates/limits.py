@@ -25,7 +25,7 @@ class RateLimits:
 
     An app without rates sends no statement for them.
 
-    :param by_task: the tasks that have a rate.
+    :param by_task: the rate of each task that has one.
     :param request: the tasks and queues of the worker. If it claims runs that were handed over,
         they have taken their starts already.
     :ivar next_at: the time of the next start for which a due run waits, by `time.monotonic`.
@@ -55,16 +55,16 @@ class RateLimits:
         if not self._begun or (not promptly and now < self._look_at):
             return
         request = self._request if tasks is None else self._request._replace(tasks=tasks)
-        most = {key: int(now >= each.until) for key, each in self._refusals.items()}
-        found = rates.open_starts(self._books, self._begun, request, self._after, most)
-        self._after = found.after
+        most = {key: int(now >= refusal.until) for key, refusal in self._refusals.items()}
+        starts = rates.open_starts(self._books, self._begun, request, self._after, most)
+        self._after = starts.after
         ended = time.monotonic()
         # Checking thousands of keys takes long, so spend at most a tenth of the time on it.
         self._look_at = ended + max(LOOK_SECONDS, 10 * (ended - now))
         # Wait a little, since the key's row may be locked.
-        wait = float("inf") if found.wait is None else max(found.wait, LOOK_SECONDS)
-        rests = (each.until for key, each in self._refusals.items() if not most[key])
-        self.next_at = min(ended + wait, *rests, float("inf"))
+        wait = float("inf") if starts.wait is None else max(starts.wait, LOOK_SECONDS)
+        rest_ends = (refusal.until for key, refusal in self._refusals.items() if not most[key])
+        self.next_at = min(ended + wait, *rest_ends, float("inf"))
 
     def spend(self, claims: Sequence[Claim]) -> list[Claim]:
         """Take starts for *claims*; return the claims that got none, and must not begin.
@@ -87,12 +87,14 @@ class RateLimits:
         """Skip *keys*, which gave no start, for longer each time, and forget old refusals."""
         now = time.monotonic()
         self._refusals = {
-            key: each for key, each in self._refusals.items() if now < each.until + MAX_REST_SECONDS
+            key: refusal
+            for key, refusal in self._refusals.items()
+            if now < refusal.until + MAX_REST_SECONDS
         }
         for key in keys:
-            before = self._refusals.get(key)
-            rest = LOOK_SECONDS if before is None else min(2 * before.rest, MAX_REST_SECONDS)
-            if before is None or now >= before.until:
+            previous = self._refusals.get(key)
+            rest = LOOK_SECONDS if previous is None else min(2 * previous.rest, MAX_REST_SECONDS)
+            if previous is None or now >= previous.until:
                 self._refusals[key] = _Refusal(now + rest, rest)
 
     def record_holding(self, outcomes: Sequence[Outcome]) -> Answer:

@@ -77,13 +77,13 @@ def open_starts(
     :param rates: the rate of each task to check; None if a task no longer has a rate.
     :param request: the tasks and queues of the claim that follows.
     :param after: the place where the last check ended. A check reads at most ten thousand groups.
-    :param most: the most runs to let be claimed of some keys.
+    :param most: for some keys, the most runs that it lets be claimed.
     """
     d, opened, waits = books.dialect, 0, list[float]()
-    rated = d.many(each for each in rates if rates[each])
-    given = {**request.parameters(d), "rated": rated}
+    rated = d.many(task for task in rates if rates[task])
+    parameters = {**request.parameters(d), "rated": rated}
     for _ in range(_READS_A_LOOK):
-        groups, free = books.rows(_groups(d), {**given, **after}), list[dict[str, Any]]()
+        groups, free = books.rows(_groups(d), {**parameters, **after}), list[dict[str, Any]]()
         for row in groups:
             after = {name: getattr(row, name) for name in _GROUP}
             if not row.open or row.job_type not in rates or row.job_type not in request.tasks:
@@ -96,7 +96,7 @@ def open_starts(
                 free.append({**after, "free": number})
             elif rate and tat:
                 waits.append((rate.opens(tat) - now).total_seconds())
-        number, is_all = _open(books, given, free)
+        number, is_all = _open(books, parameters, free)
         opened += number
         if not is_all:
             waits.append(0.0)
@@ -106,7 +106,7 @@ def open_starts(
 
 
 def _open(
-    books: Bookkeeping, given: Mapping[str, object], free: list[dict[str, Any]]
+    books: Bookkeeping, parameters: Mapping[str, object], free: list[dict[str, Any]]
 ) -> tuple[int, bool]:
     """Open the gate of the first runs of the groups *free*.
 
@@ -119,12 +119,12 @@ def _open(
     for _ in range(_READS_A_LOOK):
         if not free:
             return opened, True
-        most = max(each["free"] for each in free) + _BEYOND
-        found = {**given, "groups": json.dumps(free), "most": most}
-        rows = books.rows(_open_gate(books.dialect), found)
+        most = max(group["free"] for group in free) + _BEYOND
+        values = {**parameters, "groups": json.dumps(free), "most": most}
+        rows = books.rows(_open_gate(books.dialect), values)
         opened += len(rows)
-        of_key = Counter(row.key for row in rows)
-        free = [each for each in free if of_key[each["rate_key"]] > each["free"]]
+        opened_by_key = Counter(row.key for row in rows)
+        free = [group for group in free if opened_by_key[group["rate_key"]] > group["free"]]
     return opened, not free
 
 
@@ -159,7 +159,7 @@ def _first_after(group: str) -> str:
 
 
 _ORDER = f"{', '.join(_GROUP)}, run_at, id"
-#: The columns of a key's row, without a join, since PostgreSQL would not always plan it alike.
+#: The columns of a key's row. PostgreSQL would not always plan a join in the same way.
 _OF_KEY = ", ".join(
     f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
     for name in ("tat", "period", "last_at")
@@ -257,25 +257,25 @@ class _Move(NamedTuple):
 def _spend(
     connection: Connection, d: Dialect, rates: Mapping[str, Rate], claims: Sequence[Claim]
 ) -> dict[int, str]:
-    found = f"""
+    query = f"""
         SELECT id, rate_key, started_at, {_OF_KEY.format("job_runs")}
         FROM job_runs WHERE {d.among("id")} AND locked_by = :token AND rate_key IS NOT NULL
     """
-    given = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
-    rows = {row.id: row for row in connection.execute(text(found), given)}
+    parameters = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
+    rows = {row.id: row for row in connection.execute(text(query), parameters)}
     refused, moves = {row.id: row.rate_key for row in rows.values()}, dict[str, _Move]()
-    for claim in (each for each in claims if each.id in rows):
+    for claim in (claim for claim in claims if claim.id in rows):
         row, rate = rows[claim.id], rates[claim.job_type]
         before, at = time_or_none(row.tat), stored_time(row.started_at)
-        known = moves.get(row.rate_key)
-        after = rate.start(known.after if known else _own(rate, row), at)
+        previous = moves.get(row.rate_key)
+        after = rate.start(previous.after if previous else _own(rate, row), at)
         if after is not None:
             del refused[claim.id]
-            last = max(filter(None, (at, known and known.at, time_or_none(row.last_at))))
+            last = max(filter(None, (at, previous and previous.at, time_or_none(row.last_at))))
             moves[row.rate_key] = _Move(before, after, last, rate)
     # Tests move the clock, so starts taken in them are not recorded.
-    stored = {key: move for key, move in moves.items() if move.rate != UNLIMITED}
-    unmoved = stored.keys() - _move(connection, d, stored)
+    recorded_moves = {key: move for key, move in moves.items() if move.rate != UNLIMITED}
+    unmoved = recorded_moves.keys() - _move(connection, d, recorded_moves)
     return refused | {row.id: row.rate_key for row in rows.values() if row.rate_key in unmoved}
 
 
@@ -317,8 +317,8 @@ def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set
         }
         for key, move in moves.items()
     ]
-    found = connection.execute(text(statement), {"moves": json.dumps(rows)})
-    return set(found.scalars())
+    moved_keys = connection.execute(text(statement), {"moves": json.dumps(rows)})
+    return set(moved_keys.scalars())
 
 
 def record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer:
@@ -336,15 +336,15 @@ def _record_and_hold(books: Bookkeeping, outcome: Outcome, rate: Rate) -> Answer
     d = books.dialect
     of_run = "SELECT rate_key FROM job_runs WHERE id = :id"
     lock = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)} {d.skip_locked}"
-    known = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)}"
-    which = {"id": outcome.id}
-    if len(books.rows(text(lock), which)) < len(books.rows(text(known), which)):
+    read = f"SELECT key FROM job_rates WHERE {d.any_of('key', of_run)}"
+    parameters = {"id": outcome.id}
+    if len(books.rows(text(lock), parameters)) < len(books.rows(text(read), parameters)):
         return Answer(unrecorded=frozenset({outcome.id}))
     answer = record_and_claim(books, [outcome], None)
     if outcome.id in answer.recorded:
         ahead, period = rate.ahead.total_seconds(), rate.period.total_seconds()
-        held = {"seconds": outcome.delay, "ahead": outcome.delay + ahead}
-        books.rows(text(_hold(d)), {**which, **held, "period": period, "burst": rate.burst})
+        delays = {"seconds": outcome.delay, "ahead": outcome.delay + ahead}
+        books.rows(text(_hold(d)), {**parameters, **delays, "period": period, "burst": rate.burst})
     return answer
 
 
@@ -371,11 +371,11 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
     :param tasks: the tasks that the code declares.
     :param rates: those of them that have a rate.
     """
-    d, without = books.dialect, dict.fromkeys(each for each in tasks if each not in rates)
-    request, found = ClaimRequest(1, "", tuple(without)), Starts(opened=1)
+    d, unrated = books.dialect, dict.fromkeys(task for task in tasks if task not in rates)
+    request, starts = ClaimRequest(1, "", tuple(unrated)), Starts(opened=1)
     for _ in range(_MENDED):
-        if found.opened or found.after != BEFORE_ALL:
-            found = open_starts(books, without, request, found.after)
+        if starts.opened or starts.after != BEFORE_ALL:
+            starts = open_starts(books, unrated, request, starts.after)
     # This locks the row, so that no worker takes a start from it at the same time.
     old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT_SECONDS))} ORDER BY tat"
     locked = d.skip_locked.replace("NO KEY ", "")
