@@ -1,9 +1,9 @@
 """Capture what handlers print and log, for the tasks whose output is kept.
 
 Streams that replace ``sys.stdout`` and ``sys.stderr``, and a handler of the root logger, look up
-the current run in the context, so the outputs of concurrent runs do not mix. They miss threads that
-a handler starts without its context, loggers that do not propagate, and writes to file descriptors
-(by subprocesses, C libraries or ``sys.stdout.buffer``).
+the current run in the context, so the outputs of concurrent runs do not mix. They miss the output
+of threads that a handler starts without its context, of loggers that do not propagate, and of
+writes to file descriptors (by subprocesses, C libraries or ``sys.stdout.buffer``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def prepare(state: State) -> None:
             if not (stream is None or isinstance(stream, _Stream)):
                 setattr(sys, name, _Stream(stream))
         if _handler not in logging.root.handlers:
-            _ = state.app.logger  # Once the root logger has a handler, Flask adds none to it.
+            _ = state.app.logger  # Flask gives it no handler once the root logger has one.
             logging.root.addHandler(_handler)
 
 
@@ -72,7 +72,7 @@ class _Handler(logging.Handler):
             run.output.add(f"{line}\n")
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and not self._has_others(record.name):
-            last.handle(record)  # Python does this where there is no handler.
+            last.handle(record)  # Python does this if there is no handler.
 
     def _has_others(self, name: str) -> bool:
         """Return whether the logger or one of its parents has a handler besides this one."""

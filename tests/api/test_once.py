@@ -318,7 +318,7 @@ def test_one_effect_in_two_threads_of_a_handler_is_refused(
         return "sent"
 
     def second() -> None:
-        with pytest.raises(SetupError, match="while another thread of this run does it"):
+        with pytest.raises(SetupError, match="while another thread of this run is calling it"):
             jobs.once("k", lambda: "never")
         refused.set()
 

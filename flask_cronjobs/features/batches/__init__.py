@@ -19,14 +19,14 @@ def minute(books: Bookkeeping) -> int:
 
 
 def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
-    """End those of *ids* that can be ended, or all such batches without *ids*; see `minute`."""
+    """End those of the batches *ids* that can be ended; None means all batches. See `minute`."""
     from .ending import end_batches
 
     return end_batches(books, ids)
 
 
 def old_rows() -> tuple[Kind, ...]:
-    """Return the old batches, which are deleted together with their runs."""
+    """Return the kind of old rows to delete: batches, together with their runs."""
     from .pruning import BATCHES
 
     return (BATCHES,)

@@ -88,8 +88,9 @@ class Batch:
     ) -> None:
         """Close the batch, unless an error ends the block. An empty batch ends at once.
 
-        After an error, committed parts stay open for a later attempt to fill. If the error is
-        swallowed, so that none may come, a warning is logged when the app context ends.
+        After an error, the batch stays open if it was committed, so that a later attempt can fill
+        it. The error may be swallowed, so that no attempt comes: if the batch is still open when
+        the app context ends, a warning is logged.
         """
         if self._outer is not None:
             joined.reset(self._outer)

@@ -2,7 +2,7 @@
 
 Until a batch has ended, its members are counted from the rows of its runs, so the counts are right
 even if other code wrote those rows. Nothing is written to the batch while its runs end, since many
-workers would wait for its row. Each of these transactions locks the row until its commit, so that
+workers would wait for its row. The following transactions lock the row until their commit, so that
 no run can join an ended batch:
 
 =====================================  =========================================================
@@ -117,7 +117,7 @@ def _has(status: str, batch: str) -> str:
     """Return SQL for: *batch*, an alias, has a run of *status*.
 
     It reads the end of the index, which has the runs that were due last. Until a vacuum, the start
-    of the index has dead entries of all runs that have had the status.
+    of the index has dead entries of all runs that ever had the status.
     """
     return f"""
         (SELECT r.id FROM job_runs r

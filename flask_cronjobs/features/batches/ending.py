@@ -91,7 +91,10 @@ def _log_end(ended: Ended) -> None:
 
 
 def _end(books: Bookkeeping, batch_id: int) -> Ended | None:
-    """End a batch; if another process tries, too, make sure that it does not miss our last run."""
+    """End a batch.
+
+    If another process has locked it, try again, since that process may not see our last run's end.
+    """
     for pause in (*PAUSE_SECONDS, 0.0):
         ended = books.transaction(lambda c: end_batch(c, books.dialect, batch_id))
         if ended is not None or not any(ready(books, [batch_id])):
@@ -134,14 +137,14 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
         locked.
     :raises ValueError: a column of the batch cannot be read.
     """
-    own = {"id": batch_id}
+    parameters = {"id": batch_id}
     lock = f"""
         SELECT key, then_task, {d.unparsed("then_columns")} AS then_columns FROM job_batches
         WHERE id = :id AND closed_at IS NOT NULL AND {OPEN_BATCH} {d.skip_locked}
     """
-    batch = connection.execute(text(lock), own).first()
+    batch = connection.execute(text(lock), parameters).first()
     live = f"SELECT 1 FROM job_batches b WHERE b.id = :id AND {is_live('b')}"
-    if batch is None or connection.execute(text(live), own).first():
+    if batch is None or connection.execute(text(live), parameters).first():
         return None
     numbers = numbers_of(members_of(connection.execute, d, [batch_id])[batch_id])
     failpoints.reach("before-then")
@@ -154,7 +157,7 @@ def end_batch(connection: Connection, d: Dialect, batch_id: int) -> Ended | None
         UPDATE job_batches SET finished_at = {d.now}, then_run_id = :then_run_id, {assignments}
         WHERE id = :id
     """
-    connection.execute(text(end), {**own, "then_run_id": then_run_id, **numbers})
+    connection.execute(text(end), {**parameters, "then_run_id": then_run_id, **numbers})
     counts = BatchCounts(key=batch.key, finished=True, **numbers)
     return Ended(counts, batch.then_task, then_run_id)
 
@@ -164,8 +167,8 @@ def _enqueue_then(connection: Connection, d: Dialect, batch_id: int, then_column
     columns = _plain(then_columns)
     policy = {name: parameter(d, name) for name in POLICY}
     source = "FROM job_batches WHERE id = :id RETURNING id"
-    own = {"job_type": "then_task", "payload": "then_payload"}
-    statement = insert_into_runs({**policy, **own}, d.now, d.now, source)
+    batch_columns = {"job_type": "then_task", "payload": "then_payload"}
+    statement = insert_into_runs({**policy, **batch_columns}, d.now, d.now, source)
     values = {name: columns.get(name) for name in POLICY}
     return int(connection.execute(text(statement), {"id": batch_id, **values}).scalar_one())
 

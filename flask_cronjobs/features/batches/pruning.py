@@ -20,7 +20,7 @@ def _members_are_old(d: Dialect) -> str:
              ORDER BY r.run_at DESC, r.id DESC LIMIT 1) IS NOT NULL
         """
 
-    # The last conditions read all members, and are evaluated only when the batch is nearly old.
+    # These conditions may read all members, so they come last and are rarely evaluated.
     has_recent_done = " OR ".join(
         has_recent(status, "retention") for status in ("succeeded", "cancelled", "skipped")
     )
@@ -31,7 +31,7 @@ def _members_are_old(d: Dialect) -> str:
     """
 
 
-# The ``then`` of a batch may still read the counts, until it is pruned itself.
+# The ``then`` run of a batch may read the batch's counts until the run itself is pruned.
 BATCHES = Kind(
     "job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old, runs_by="batch_id"
 )

@@ -1,4 +1,4 @@
-"""The executor of the queues in ``CRONJOBS_EXECUTORS``, which our workers do not execute."""
+"""The executor of the queues in ``CRONJOBS_EXECUTORS``, whose runs our workers do not execute."""
 
 from __future__ import annotations
 

@@ -151,13 +151,13 @@ class _Queue:
         self._until = options.until
         self._limit = state.settings.handed_limit
         self._books = books
-        own = options._replace(
+        own_options = options._replace(
             worker=f"{HANDED}celery:{database_fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
             lease=HANDED_LEASES * state.settings.lease,
         )
-        self._claims = WorkerClaims(books, state, own)
+        self._claims = WorkerClaims(books, state, own_options)
 
     def hand_on(self, most: int) -> int:
         """Hand over up to *most* runs; return how many were handed over.
@@ -177,10 +177,10 @@ class _Queue:
         claims = self._claims.claim([], min(most, room), idle=True, side_by_side=True).claims
         self.waits |= not self._claims.exhausted
         if claims:
-            self._send(self._told_apart(claims))
+            self._send(self._with_own_tokens(claims))
         return len(claims)
 
-    def _told_apart(self, claims: Sequence[Claim]) -> Sequence[Claim]:
+    def _with_own_tokens(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return *claims* with a separate token for each, so that a message begins only its run.
 
         :raises DatabaseTrouble: their tokens are unknown. The runs come back when their leases end.
@@ -191,13 +191,13 @@ class _Queue:
         prefix = shared.rpartition(":")[0]
         tokens = [f"{prefix}:{secrets.token_hex(6)}" for _ in claims]
         try:
-            own = give_tokens(self._books, claims, tokens)
+            own_claims = give_tokens(self._books, claims, tokens)
         except DatabaseTrouble:
             self._claims.unanswered.add(shared, *tokens)
             raise
-        if len(own) < len(claims):  # A locked row is released later.
+        if len(own_claims) < len(claims):  # The runs whose rows were locked are released later.
             self._claims.unanswered.add(shared)
-        return own
+        return own_claims
 
     def _send(self, claims: Sequence[Claim]) -> None:
         """Send *claims*; if that fails, release them.
@@ -213,4 +213,4 @@ class _Queue:
             why = one_line(f"{type(error).__name__}: {error}")
             raise _BrokerAway(self._name, f"{back} {why}") from error
         failpoints.reach("after-send")
-        logger.info("Celery: %d runs of the queue %s", len(claims), self._name)
+        logger.info("%d runs of the queue %s were sent to Celery", len(claims), self._name)

@@ -40,7 +40,7 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
     state.forget_connections()
     books = _kept_books(state)
     if not (token.startswith(HANDED) and token.split(":")[2:3] == [books.database]):
-        _say_refused(run_id)  # Tokens of running runs are not secret.
+        _say_refused(run_id)  # A token of a running run is refused, too: it is not secret.
         return None
     options = WorkOptions(
         worker=worker_name(),

@@ -119,7 +119,7 @@ def _entered(state: State, key: str) -> Generator[None]:
     outer, effect_id = _inside.get(), (state.app, key)
     if effect_id in outer:
         raise SetupError(
-            f"once({key!r}) is called inside itself. Call the function in it directly, or give "
+            f"once({key!r}) is called inside itself. Call the inner function directly, or give "
             "the inner effect another key."
         )
     token = _inside.set(outer | {effect_id})
@@ -142,9 +142,9 @@ def _owning(state: State, key: str) -> Generator[_Effect]:
             yield _Effect(state, books, key, owner, None)
         return
     # Only the handler's first thread may use the run's own connection.
-    own = run.thread == threading.get_ident()
+    is_first_thread = run.thread == threading.get_ident()
     connected: AbstractContextManager[Bookkeeping]
-    connected = nullcontext(run.books) if own else state.bookkeeping()
+    connected = nullcontext(run.books) if is_first_thread else state.bookkeeping()
     with _alone(run.claim.token, key), connected as books:
         yield _Effect(state, books, key, run.claim.token, run.claim.id)
 
@@ -158,8 +158,8 @@ def _alone(owner: str, key: str) -> Generator[None]:
     ours, call_id = object(), (owner, key)
     if _doing.setdefault(call_id, ours) is not ours:
         raise SetupError(
-            f"once({key!r}) is called while another thread of this run does it. Call it in one "
-            "thread, or give each call a key of its own."
+            f"once({key!r}) is called while another thread of this run is calling it. Call it in "
+            "one thread, or give each call a key of its own."
         )
     try:
         yield
@@ -173,7 +173,7 @@ def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
 
 
 def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
-    """Insert the mark; return None if we must do the effect, otherwise a tuple of its result."""
+    """Insert the mark; return None if we must do the effect, otherwise a tuple with its result."""
     books, key, owner, lease = effect.books, effect.key, effect.owner, effect.state.settings.lease
     pause, took_over = FIRST_WAIT_SECONDS, False
     try:
@@ -235,8 +235,8 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
         raise
     except BaseException:
         # This is an interruption, Ctrl-C, or the SystemExit with which a server ends its worker. It
-        # is unknown how far the call came. The next caller finds it in doubt, even if this write
-        # fails.
+        # is unknown how far the call came. The next caller finds the effect in doubt, even if this
+        # write fails.
         with suppress(CronJobsError), _refusing_own_lock(effect):
             once_effects.doubt(effect.books, effect.key, effect.owner)
         raise
@@ -246,8 +246,8 @@ def _run_to_its_end(key: str, value: T) -> T:
     unrun_kind = close_unrun(value)
     if unrun_kind == "a coroutine":
         raise SetupError(
-            f"once({key!r}) was given an async function, which it cannot await. Give a plain one, "
-            "and call once by asyncio.to_thread(jobs.once, …) if it takes long."
+            f"once({key!r}) was given an async function, which it cannot await. Give a plain one; "
+            "if it takes long, await asyncio.to_thread(jobs.once, …)."
         )
     if unrun_kind is not None:
         raise SetupError(

@@ -91,7 +91,7 @@ def doubt(books: Bookkeeping, key: str, owner: str | None) -> bool:
 def done(books: Bookkeeping, key: str, owner: str, result: JSON) -> bool:
     """Record an effect's result; return False if the mark is no longer *owner*'s.
 
-    If *owner* was slow, the mark may be in doubt by now, but *owner* knows that it was done.
+    If *owner* was slow, the mark may be in doubt by now, but *owner* knows that the effect is done.
     """
     return bool(books.rows(_done(books.dialect, key, owner, result)))
 

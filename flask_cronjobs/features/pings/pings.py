@@ -1,7 +1,7 @@
 """Ping the URLs of monitors about ticks, and about the runs of definitions.
 
-Each tick fetches ``CRONJOBS_PING_URL``, since a dead cron cannot report itself. A definition has
-``ping=`` with the paths of Healthchecks: ``/start`` is added to the URL when an attempt begins,
+Each tick fetches ``CRONJOBS_PING_URL``, since a dead cron cannot report itself. The ``ping=`` URL
+of a definition gets the paths that Healthchecks knows: ``/start`` is added when an attempt begins,
 nothing when the run has succeeded, and ``/fail`` when it has ended otherwise. The run's label is
 sent as the body of a POST; a monitor that refuses POST gets a GET.
 
@@ -54,8 +54,9 @@ def ping(
 
     :param url: ``CRONJOBS_PING_URL``, or None for no ping. Only its host is logged, since the path
         of such a URL is often a secret.
-    :param body: the body of a POST, of this *kind*. If the monitor refuses or redirects a POST of
+    :param body: the body of a POST; None for a GET. If the monitor refuses or redirects a POST of
         plain text, it gets a GET. Other bodies are not redirected.
+    :param kind: the content type of *body*.
     :param name: names the request in the log.
     :returns: whether the answer was a success.
     """
@@ -94,7 +95,7 @@ class _Deadline:
     def connect(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Return a connection to *address* that `end` can cut.
 
-        :raises OSError: no address answered, each in the time that is left, or `end` was called.
+        :raises OSError: no address answered in the time that was left, or `end` was called.
         """
         connection = socket.create_connection(address, max(0.001, self._at - time.monotonic()))
         with self._lock:

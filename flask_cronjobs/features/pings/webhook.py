@@ -29,7 +29,7 @@ _MAX_CHARACTERS = 2_000
 def alert(state: State, worker: str) -> None:
     """Send new and ended findings to the webhook, if there is one. It never raises.
 
-    1. Read the findings of now, and the ids of those that were last sent successfully.
+    1. Read the current findings, and the ids of those that were last sent successfully.
     2. POST the new ones and the ended ones, if there are any.
     3. Write the ids to the row of the tick that *worker* has just finished. If the POST failed,
        leave NULL there, so that the next tick sends them again.

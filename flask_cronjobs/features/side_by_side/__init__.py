@@ -25,7 +25,7 @@ def loop(context: RunnerContext) -> AsyncLoop | None:
 
 
 def tasks_of(state: State) -> dict[str, int]:
-    """Return the tasks whose handlers run side by side, each with the number of its runs at once.
+    """Return the tasks whose handlers run side by side, each with its limit of runs at once.
 
     Tasks with ``atomic=True`` are left out, since the end of the handler must be the end of all its
     work. All tasks are left out if the app has its own way to call async handlers, if this thread
@@ -41,4 +41,4 @@ def tasks_of(state: State) -> dict[str, int]:
         for task in tasks
         if task.is_async and not task.options.atomic
     }
-    return {} if limits and in_event_loop() else limits  # A notebook runs one.
+    return {} if limits and in_event_loop() else limits  # A notebook runs an event loop.

@@ -47,7 +47,7 @@ _dropped: set[asyncio.Task[Any]] = set()
 
 
 class AsyncLoop:
-    """Performs async runs, for the runner. It belongs to its thread, except for some methods.
+    """Performs async runs for the runner, in whose thread it is used except for some methods.
 
     :param tasks: the async tasks, each with the number of its runs that may run at once.
     """
@@ -97,7 +97,10 @@ class AsyncLoop:
         self._call_soon(self._deliver)
 
     def close(self) -> None:
-        """Close the loop. Runs that are left, after a second Ctrl-C, are cancelled, or dropped."""
+        """Close the loop.
+
+        Runs that are left after a second Ctrl-C are cancelled; those that do not end are dropped.
+        """
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -139,8 +142,8 @@ class AsyncLoop:
         if len(blocking) == 1 and not blocking[0].blocks:
             blocking[0].blocks = True
             logger.warning(
-                "%s: its handler blocks the event loop for more than 1 s, and all async handlers "
-                "of this worker with it. Let it await, or call what blocks by asyncio.to_thread().",
+                "%s: its handler blocks the event loop, and so all async handlers of this worker, "
+                "for more than 1 s. Let it await, or call what blocks with asyncio.to_thread().",
                 blocking[0].claim,
             )
         for run in self.at_work:
@@ -272,8 +275,8 @@ class AsyncLoop:
                 timer.cancel()
 
     def _end(self, run: AsyncRun, outcome: Outcome) -> None:
-        # Do this first: a second Ctrl-C may come at any point, and nothing waits for a run that is
-        # not in there.
+        # Do this first, since a second Ctrl-C may come at any point, and the loop would wait for a
+        # run that is left in there.
         del self._runs[run.claim.identity]
         if run.timer is not None:
             run.timer.cancel()

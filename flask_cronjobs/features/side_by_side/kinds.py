@@ -38,7 +38,7 @@ class AsyncKinds:
         self._async = tuple(side_by_side)
         self._others = tuple(name for name in state.registry.tasks if name not in side_by_side)
         self._limited = {name for name, limit in side_by_side.items() if limit < self._at_once}
-        # A run at a rate is claimed only when it can begin at once.
+        # A run with a rate is claimed only when it can begin at once.
         self._rated = not state.registry.rates.keys().isdisjoint(side_by_side)
         self._prefetch = Prefetch()
         self._async_prefetch = Prefetch()
@@ -56,7 +56,7 @@ class AsyncKinds:
             # Claim any task: the first run decides about the kind.
             return Wanted(1) if self._others else Wanted(min(self._limits.values()), None, True)
         if not self._is_async:
-            wait = busy or over  # Then the worker is idle, and may claim both kinds.
+            wait = busy or over  # After the period, wait until the worker is idle.
             wanted = self._prefetch.wanted(held_runs, idle, wait)
             return wanted._replace(tasks=self._others) if wanted.limit > 0 else NOTHING
         return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
@@ -104,7 +104,7 @@ class AsyncKinds:
             return NOTHING
         ahead = 0 if self._limited or self._rated else self._ahead()
         room = self._at_once + ahead - len(unfinished)
-        # A claim takes runs of any of the tasks.
+        # All runs of a claim may be of the same task.
         of_limited = [self._limits[name] - counts[name] for name in tasks if name in self._limited]
         return Wanted(max(0, min([room, *of_limited])), tasks, True)
 
@@ -118,7 +118,7 @@ class AsyncKinds:
     def _end_drain_if_over(self, idle: bool) -> None:
         """Continue claiming if a drain is over, since the worker is idle or it took too long.
 
-        A drain that was too short is longer next time, and so is the turn before it.
+        If it took too long, the next one may take twice as long, and begins later.
         """
         now = time.monotonic()
         if self._drain_ends is None or not (idle or now >= self._drain_ends):

@@ -34,7 +34,7 @@ WAITS = {"sleep": "sleeps", "wait": "waits for a signal"}
 class StepRow(NamedTuple):
     """A row of ``job_steps`` that existed before an attempt, or that the attempt inserts.
 
-    :ivar result: the value of the column.
+    :ivar result: what a step returned, the last id of the last chunk, or a signal's payload.
     :ivar finished: whether the step has ended.
     :ivar due_at: the time until which the run waits at the step, as the database returned it.
     """
@@ -78,8 +78,8 @@ class AttemptSteps:
     def unordered(self, row: StepRow, ids: Sequence[Any]) -> tuple[Any, Any] | None:
         """Return two ids of a chunk of *row* that are not in ascending order, or None.
 
-        Only the database knows the order of some texts. Those are only looked up in the previous
-        chunk.
+        Only the database knows the order of some texts. For these, check only that none of them was
+        in the previous chunk.
         """
         pairs = list(pairwise(ids)) if row.result is None else [*pairwise([row.result, *ids])]
         for number, (before, after) in enumerate(pairs):
@@ -91,7 +91,7 @@ class AttemptSteps:
         return None if again is None else (row.result, again)
 
     def doubts(self, name: str, ids: Sequence[Any]) -> bool:
-        """Return whether Python orders the ids of a chunk differently; True once for each step."""
+        """Return whether Python may order ids of a chunk differently; True once for each step."""
         unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
         if name in self._doubted or all(str(first) <= str(second) for first, second in unjudged):
             return False
@@ -104,7 +104,7 @@ class AttemptSteps:
         for call, coroutine in self.unbegun.values():
             if coroutine is None:
                 warnings.append(
-                    f"{call} was called, and nobody went through it: use it in a for loop."
+                    f"{call} was called, but nothing iterated over it: use it in a for loop."
                 )
             else:
                 coroutine.close()  # Otherwise Python would warn about a line of ours.
@@ -154,7 +154,7 @@ def write(
     count.
 
     :param seconds: how long the step has worked.
-    :param delay: seconds for which the run waits, counted from the first time.
+    :param delay: seconds for which the run waits, from when it first reached the step.
     :param message: the text that is shown as the run's progress.
     :returns: (step row or None if the name is taken, run row or None if the lease is lost). The run
         row has the attempts that count, ``cancel_requested_at``, and whether its task or queue is

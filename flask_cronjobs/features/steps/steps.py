@@ -109,7 +109,7 @@ def each(state: State, name: str, next_ids: Callable[[Any], Any]) -> Any:
     if not callable(next_ids):
         raise SetupError(
             f"each({name!r}) was given {next_ids!r:.60}, which is not a function. Give a function "
-            "that takes the last id of the chunk before (None at first), and returns the next ids."
+            "that takes the last id of the previous chunk (at first None) and returns the next ids."
         )
     current = _Step(state, "each", name)
     current.steps.unbegun[name] = (str(current.row), None)
@@ -195,7 +195,7 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
 
 
 def signal(state: State, run: object, name: str, payload: object) -> bool:
-    """Send *payload* to the run that waits for the signal *name*, in ``db.session``.
+    """Send *payload* as the signal *name* to a run, in ``db.session``.
 
     :param run: the run, its id or its idempotency key.
     :returns: True if it is the first signal of that name, and the run and its wait have not ended.
@@ -318,7 +318,7 @@ class _Step:
         return ids
 
     def check_order(self, chunk: Sequence[Any], later_ids: Iterable[Any]) -> None:
-        """Check that all ids of *chunk* but the first are among *later_ids*, which follow it.
+        """Check that *later_ids*, the ids after the first of *chunk*, contain the rest of it.
 
         :raises SetupError: one of them is not.
         """
@@ -387,14 +387,14 @@ class _Step:
         session, seconds = self.state.db.session(), time.monotonic() - self._began
         # Getting a connection may wait, so it is done outside the guard.
         connection = writing_connection(session)
-        is_told = False
+        is_logged = False
         while not self._try_commit(session, connection, seconds, delay):
-            if not is_told:
+            if not is_logged:
                 logger.warning(
                     "%s: %s waits. %s",
                     *(self.run.claim, self.row, holder(connection, self.run.id)),
                 )
-                is_told = True
+                is_logged = True
             yield
 
     def _note_line(self, name: str) -> None:
@@ -510,7 +510,7 @@ class _Step:
         if self.row.waits:
             return Suspended(f"it {steps.WAITS[self.row.kind]} at the step {self.row.name!r}")
         if run_row.paused or self.run.gives_back():
-            why = "its task or queue is paused" if run_row.paused else "its worker is to end"
+            why = "its task or queue is paused" if run_row.paused else "its worker is stopping"
             return Suspended(f"{why}, so it was given back at the end of a step")
         return None
 
@@ -536,7 +536,7 @@ def _run_of(state: State, row: StepRow) -> CurrentRun:
     if run is None or run.app is not state.app:
         raise SetupError(
             f"{row} is called outside a run of this app. Steps are for handlers; in a test, call "
-            "the handler by run() of flask_cronjobs.testing."
+            "the handler with run() of flask_cronjobs.testing."
         )
     run.raise_again()
     if state.registry.get(run.task).options.atomic:

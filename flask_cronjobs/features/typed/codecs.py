@@ -60,8 +60,8 @@ class Codec(NamedTuple):
     """How the values of one type are stored.
 
     :ivar expected: describes the values that fit, for people.
-    :ivar encode: returns the JSON of a value, or of its JSON; raises `Misfit`.
-    :ivar decode: returns the value of its JSON; raises `Misfit`. None: the JSON is the value.
+    :ivar encode: returns the JSON of a value, which may be given as JSON; raises `Misfit`.
+    :ivar decode: returns the value of its JSON; raises `Misfit`. None if the JSON is the value.
     :ivar exact: values of exactly this type need no check.
     :ivar choices: the JSON of all values, if they are few.
     """
@@ -288,9 +288,9 @@ def _by_pydantic(hint: Any) -> Codec:
     def encode(value: object) -> Any:
         whole = decode(value)
         plain = convert(dump, whole)
-        # A secret, for instance, or a field of a subclass would be lost.
+        # Otherwise a secret, for instance, or a field of a subclass would be lost.
         if not convert(partial(eq, whole), decode(plain)):
-            raise Misfit(f"{name}, and all of it in its JSON", value)
+            raise Misfit(f"a value of {name} that JSON stores completely", value)
         return plain
 
     dump = partial(adapter.dump_python, mode="json", by_alias=True, round_trip=True)
@@ -300,8 +300,9 @@ def _by_pydantic(hint: Any) -> Codec:
 
 def _unknown(name: str) -> Codec:
     expected = (
-        f"a type that can be stored, and {name} is none. Annotate with a type of the documentation "
-        "of arguments, or with Any for plain JSON, or install pydantic if it knows the type"
+        f"a type that can be stored, and {name} is not one. Annotate with a type that the "
+        "documentation of arguments lists, or with Any for plain JSON, or install pydantic if it "
+        "knows the type"
     )
 
     return _refusing(name, expected)
@@ -317,8 +318,8 @@ def _refusing(name: str, expected: str) -> Codec:
 def _tries_too_often(schema: Any) -> bool:
     """Return whether unions in pydantic's *schema* may try a value over `_MOST_TRIES` times.
 
-    Each member of a union is tried for each value. If members contain unions again, this is so at
-    each level: two members that contain their own union are tried 2 to the power of the depth.
+    Each member of a union is tried for each value. If members contain unions again, this happens on
+    each level: two members that contain their own union are tried 2**depth times.
     """
     parts = _parts(schema, {})
     defined = {part["ref"]: part for part in parts if isinstance(part.get("ref"), str)}
@@ -366,15 +367,15 @@ def _members(part: dict[str, Any], defined: Mapping[str, Any]) -> list[dict[str,
 
 
 def _details(error: Any) -> list[tuple[Iterable[object], str]]:
-    """Return the problems and their places; pydantic's errors without the values they repeat."""
+    """Return the problems and their places, without the values that pydantic's errors repeat."""
     if not hasattr(error, "errors"):
         return [((), type(error).__name__)]
     details = error.errors(include_url=False, include_input=False)
-    return [(detail["loc"], _said(detail)) for detail in details[:3]]
+    return [(detail["loc"], _problem(detail)) for detail in details[:3]]
 
 
-def _said(detail: Any) -> str:
-    """Return the message of one of pydantic's errors, without the words of a validator or value."""
+def _problem(detail: Any) -> str:
+    """Return the message of an error of pydantic, without what a validator or a value adds."""
     from pydantic_core.core_schema import ErrorType
 
     is_known = detail["type"] in get_args(ErrorType)

@@ -20,8 +20,8 @@ _MAX_CHOICES = 50
 class Field(NamedTuple):
     """An argument that can be given by name.
 
-    :ivar text: its value, as `read` reads it; empty: not given.
-    :ivar choices: all values that it may have, as such texts, if they are few.
+    :ivar text: its value, as `read` reads it; empty if it is not given.
+    :ivar choices: all values that it may have, as texts that `read` reads, if they are few.
     """
 
     name: str
@@ -65,7 +65,7 @@ def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
         return text
     check_size(value, limit, "payload")
     try:
-        if type(value) not in (dict, list):  # These may still have a hidden value.
+        if type(value) not in (dict, list):  # If these do not fit, a later error names the key.
             codec.encode(value)
     except Misfit:
         return text

@@ -152,7 +152,7 @@ def test_a_step_that_is_not_awaited_is_reported(
     gc.collect()
     assert (run.result, labels(db)) == ("done", ["charged"])
     assert "step('charge') was not awaited, so it was not done." in str(run.last_error)
-    assert "each('rows') was called, and nobody went through it" in str(run.last_error)
+    assert "each('rows') was called, but nothing iterated over it" in str(run.last_error)
     assert "last" not in str(run.last_error)
 
 

@@ -273,7 +273,7 @@ def test_annotation_that_says_nothing_leaves_values_as_they_are(hint: Any) -> No
 def test_value_of_a_type_that_nobody_knows_is_refused_with_a_sentence(hint: Any) -> None:
     with pytest.raises(Misfit) as caught:
         codec_of(hint).encode([1])
-    assert "is none. Annotate with a type of the documentation" in caught.value.expected
+    assert "is not one. Annotate with a type that the documentation" in caught.value.expected
 
 
 PYDANTIC: list[tuple[Any, Any, Any]] = [
@@ -320,7 +320,7 @@ def test_model_of_pydantic_is_stored_by_its_own_means() -> None:
     assert "a: expected Order (a['day']: Field required)" in caught.value.message(())
     with pytest.raises(Misfit) as caught:
         codec_of(Login).encode(Login(word="hunter2"))
-    assert caught.value.expected == "Login, and all of it in its JSON"
+    assert caught.value.expected == "a value of Login that JSON stores completely"
 
 
 def test_no_message_of_a_class_or_a_validator_tells_a_value() -> None:
