@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from .task import Task
     from .types import BatchCounts, RunIds, TickReport
 else:
-    # pytest imports this package for its plugin whenever it starts, and may not need it.
+    # pytest imports this package at every start, for its plugin, so modules are imported late.
     _MODULES = {
         **dict.fromkeys(("CurrentRun", "current_run", "in_run", "in_worker"), "core.current"),
         "Batch": "features.batches.batch",

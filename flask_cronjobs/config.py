@@ -174,14 +174,16 @@ class Settings:
     """``CRONJOBS_MAX_ATTEMPTS``: how many attempts a run has, unless its task says otherwise."""
 
     lease: float = _setting(_seconds(2, 86400), 120.0)
-    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat; one comes each quarter."""
+    """``CRONJOBS_LEASE``: how long a claim holds without a heartbeat. At least four heartbeats are
+    sent in this time."""
 
     timeout: float = _setting(_seconds(0.05, 30 * DAY), 3600.0)
     """``CRONJOBS_TIMEOUT``: how long a handler may run, unless its task says otherwise."""
 
     shutdown_grace: float = _setting(_seconds(0, 3600), 20.0)
-    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may continue after SIGTERM, and again after
-    it was interrupted (then at least a second), before its process is ended."""
+    """``CRONJOBS_SHUTDOWN_GRACE``: how long a handler may continue after SIGTERM before it is
+    interrupted; and how long an interrupted handler may take to end before its process is ended (at
+    least 1 s, and at most 5 s if the worker is stopping)."""
 
     tick_budget: float = _setting(_seconds(0.1, 86400), 50.0)
     """``CRONJOBS_TICK_BUDGET``: for how long a tick claims runs."""
@@ -290,7 +292,7 @@ _WORDS: tuple[tuple[str, str, object], ...] = (
 def _from_environment(kind: Kind, value: object) -> str:
     """Return a sentence on what to write in the environment instead of *value*.
 
-    ``from_prefixed_env`` reads values as JSON, and keeps other values as texts.
+    ``from_prefixed_env`` parses each value as JSON; a value that is not JSON stays a text.
     """
     word = str(value).strip().lower()
     for words, json_word, json_value in _WORDS:

@@ -35,7 +35,7 @@ class CronJobsError(Exception):
 
 
 class SetupError(CronJobsError, RuntimeError):
-    """The call is not possible here, such as without an app or a usable database."""
+    """The call is not possible here; for example, there is no app or no usable database."""
 
 
 class ConfigError(CronJobsError, ValueError):
@@ -201,13 +201,16 @@ class Cancelled(Interruption):
 
 
 class ShuttingDown(Interruption):
-    """The worker must stop and its grace is over; the run is released, the attempt not counted."""
+    """The worker must stop, and its grace is over.
+
+    The run is released, and the attempt is not counted.
+    """
 
 
 class Suspended(Interruption):
     """The run continues later from the step that it reached; the attempt is not counted.
 
-    :ivar delay: seconds until then, if the step's row does not record it.
+    :ivar delay: seconds until the run continues, if the step's row does not record a time.
     """
 
     def __init__(self, message: str = "", delay: float = 0.0) -> None:

@@ -52,7 +52,7 @@ class CronJobs(OperatorMethods, StepMethods):
         ``True`` allows it. Without it the pages are closed, except in debug mode.
     :param actor: returns the name of the user who acts on the pages, for the log.
     :param session: the app's scoped session, which `enqueue` joins. Give it only if you use
-        SQLAlchemy without an extension. In these texts, ``db.session`` then means it.
+        SQLAlchemy without an extension. The documentation calls it ``db.session``.
     :param engine: the engine of the job tables, if you give *session*.
     :param metadata: the metadata of the app's models, so that ``create_all()`` and Alembic see the
         job tables. Flask-SQLAlchemy has its own. Without metadata, ``flask jobs admin init``
@@ -68,9 +68,9 @@ class CronJobs(OperatorMethods, StepMethods):
     >>> db = SQLAlchemy(app)
     >>> jobs = CronJobs(app)
 
-    The other examples continue from these names, in an app context, with the job tables created and
-    two functions: the task ``send_report(user_id, week)``, and ``send_mail(address)``, which prints
-    the address. ``flask_cronjobs.testing.drain`` does the work of a tick.
+    The other examples use these names in an app context. The job tables exist, and so do two
+    functions: the task ``send_report(user_id, week)``, and ``send_mail(address)``, which prints the
+    address. ``drain``, from ``flask_cronjobs.testing``, performs all due runs.
     """
 
     def __init__(
@@ -101,11 +101,10 @@ class CronJobs(OperatorMethods, StepMethods):
     ) -> None:
         """Initialize the extension on *app*, after its `SQLAlchemy`.
 
-        The parameters are those of the class, for this app.
-
-        :raises SetupError: the app's database is unknown, is neither PostgreSQL nor SQLite, or has
-            an unsupported driver; the app has this extension already; or a parameter has the wrong
-            type.
+        :param app: the app. The other parameters are those of the class, for this app only.
+        :raises SetupError: the app has no database; the database is neither PostgreSQL nor SQLite,
+            or has an unsupported driver; the app has this extension already; or a parameter has the
+            wrong type.
         :raises ConfigError: a ``CRONJOBS_*`` value is invalid.
 
         1. Read ``CRONJOBS_*``. 2. Copy the job tables into the app's metadata. 3. Add the commands
@@ -240,17 +239,17 @@ class CronJobs(OperatorMethods, StepMethods):
         'fresh'
         """
         name, cron = options.pop("name", None), options.pop("schedule", None)
-        of_schedule = {
+        schedule_options = {
             option: options.pop(option) for option in SCHEDULE_OPTIONS if option in options
         }
-        of_task = task_options(**options)
+        handler_options = task_options(**options)
 
         def register(function: Callable[..., Any]) -> Task[..., Any]:
-            task = self._make(function, name, of_task)
+            task = self._make(function, name, handler_options)
             if cron is None:
-                check_unscheduled(task.name, of_schedule)
+                check_unscheduled(task.name, schedule_options)
             else:
-                task.schedule(cron, name=task.name, **of_schedule)
+                task.schedule(cron, name=task.name, **schedule_options)
             return task
 
         return register if func is None else register(func)
@@ -304,8 +303,9 @@ class CronJobs(OperatorMethods, StepMethods):
         return self._registry.declarations
 
     def get(self, name: str) -> Task[..., Any]:
-        """Return the task called *name*.
+        """Return a task by its name.
 
+        :param name: the task's name.
         :returns: the `Task` that `task` made.
         :raises UnknownTask: no task has that name.
 
@@ -334,11 +334,11 @@ class CronJobs(OperatorMethods, StepMethods):
 
         :param name: the task's name.
         :param payload: the handler's keyword arguments.
-        :returns: the run, as `Task.enqueue` does.
+        :returns: the same as `Task.enqueue`.
         :raises UnknownTask: no task has that name.
         :raises TypeError: the handler does not take *payload*.
 
-        `Task.using` describes the options. Its errors and those of `Task.enqueue` are raised here.
+        `Task.using` describes the options. Its errors and those of `Task.enqueue` are raised, too.
 
         >>> run = jobs.enqueue("send_report", {"user_id": 1, "week": "2026-W03"}, delay=60)
         >>> db.session.commit()
@@ -405,9 +405,9 @@ class CronJobs(OperatorMethods, StepMethods):
         :param func: does the effect; called with *args* and *kwargs*.
         :param in_doubt: the reaction if a process died during the effect: ``"skip"`` (returns None;
             the doubt is logged and shown to operators), ``"redo"``, or ``"raise"``.
-        :returns: the result of *func* after a round trip through JSON, so that a tuple is a list. A
-            result that is not JSON or is too large is not kept: a warning is logged, the first call
-            returns the result unchanged, and later calls return None.
+        :returns: the result of *func* after a round trip through JSON, so that a tuple becomes a
+            list. A result that is not JSON or is too large is not kept: a warning is logged, the
+            first call returns the result unchanged, and later calls return None.
         :raises EffectInDoubt: *in_doubt* is ``"raise"``, and the effect is in doubt.
         :raises TaskError: *key* or *in_doubt* is invalid.
         :raises TypeError: *func* is not callable, perhaps because it was called already.
@@ -451,8 +451,8 @@ def _add_commands_and_pages(app: Flask, settings: Settings) -> None:
 
         if app.url_map.host_matching:
             logger.warning(
-                "The app has host_matching=True, where routes need a host, and the job pages have "
-                "none: they and their /health answer 404. Serve them by an app without "
+                "The app has host_matching=True, so every route needs a host, but the job pages "
+                "have none: they and their /health answer 404. Serve them from an app without "
                 "host_matching, on the same database, or set CRONJOBS_URL_PREFIX = None."
             )
         app.register_blueprint(create_blueprint(), url_prefix=settings.url_prefix)

@@ -15,7 +15,7 @@ logger: logging.Logger = logging.getLogger("flask_cronjobs")
 
 
 def _clean(record: logging.LogRecord) -> bool:
-    """Clean the text of a record, which comes from rows and errors, and keep the record.
+    """Clean the text of *record*, which may come from rows and errors; return True to keep it.
 
     The message is one line. Below it, our redacted stack replaces that of the exception: it has no
     credentials and none of our frames, and it is indented to differ from other log lines.
@@ -29,7 +29,7 @@ def _clean(record: logging.LogRecord) -> bool:
 
 
 def _of_the_app(stack: str) -> str:
-    """Return *stack* without our frames, unless there are no others: it may be our fault."""
+    """Return *stack* without our frames, or all of it if it has no others: it may be our fault."""
     app_stack = without_own_frames(stack)
     return app_stack if "\n  File " in app_stack else stack
 
@@ -45,7 +45,7 @@ REPEAT_SECONDS = 60.0
 
 
 class Outage:
-    """Logs that something is unavailable: at once, then every minute, and when it is back.
+    """Logs that something is unavailable, at once and then every minute, and that it is back.
 
     A service that comes and goes is logged at most once a minute, too.
 

@@ -41,7 +41,8 @@ class OperatorMethods:
 
     Each method writes and commits at once, on its own connection beside ``db.session``. SQLite has
     only one write lock. While the session holds it, the methods that write raise `SetupError`, so
-    commit the session first.
+    commit the session first. Each method raises `TablesMissing` if the job tables do not exist, and
+    `DatabaseTrouble` if the database could not be used.
     """
 
     def tick(
@@ -51,7 +52,7 @@ class OperatorMethods:
         max_runs: int | None = None,
         queues: Sequence[str] = (),
     ) -> TickReport:
-        """Run one tick in this thread, as in a test, a shell or your own process.
+        """Run one tick in this thread, for example in a test, a shell or a process of your own.
 
         :param budget: seconds after which no more runs are claimed; default
             ``CRONJOBS_TICK_BUDGET``.
@@ -158,7 +159,7 @@ class OperatorMethods:
         """Pause a definition, a queue or a task until `resume`. Give exactly one of them.
 
         :param name: a definition's name. Its slots are not recorded while it is paused.
-        :param queue: a queue. After at most a second, workers begin none of its runs.
+        :param queue: a queue. Within a second, workers stop beginning its runs.
         :param task: a task, or its name. All its runs wait, including those of definitions.
         :raises NotFound: no definition or task has that name.
 
@@ -218,8 +219,10 @@ class OperatorMethods:
         """Return the current counts of a batch's runs by outcome.
 
         :param key: the batch's key.
-        :returns: the counts, and as ``finished`` whether the batch has ended; None if there is no
-            such batch.
+        :returns: the counts, whose ``finished`` says whether the batch has ended; None if there is
+            no such batch.
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: the database could not be used.
 
         >>> with jobs.batch("reports:2026-W03"):
         ...     run = send_report.enqueue(1, "2026-W03")
@@ -238,6 +241,8 @@ class OperatorMethods:
 
         :param dry_run: whether to only count the runs.
         :returns: the number of runs.
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: the database could not be used.
 
         >>> jobs.prune(dry_run=True)
         0
@@ -252,6 +257,8 @@ class OperatorMethods:
 
         :returns: the verdict, with ``ok``, a ``sentence`` that says why, and the ``age`` of the
             last tick in seconds.
+        :raises TablesMissing: the job tables do not exist.
+        :raises DatabaseTrouble: the database could not be used.
 
         >>> report = jobs.tick()
         >>> jobs.health().ok
@@ -338,7 +345,7 @@ def _target(
     names = [None if item is None else name_of(item) for item in (name, task)]
     target = only(names[0], queue, names[1])
     if target is None:
-        raise TypeError("Give one of them: the name of a definition, queue=… or task=…")
+        raise TypeError("Give exactly one: the name of a definition, queue=… or task=…")
     return target
 
 
@@ -374,7 +381,8 @@ class StepMethods:
             ``db.session``. If it is an async function, await the step.
         :param step_timeout: seconds that *func* may take before the attempt fails as timed out. All
             other arguments go to *func*, even one called ``timeout``.
-        :returns: the result of *func* after a round trip through JSON, so that a tuple is a list.
+        :returns: the result of *func* after a round trip through JSON, so that a tuple becomes a
+            list.
         :raises SetupError: it is called outside a run, inside another step, with a name that this
             attempt has used, or while ``db.session`` has uncommitted work; or the task has
             ``atomic=True``.
@@ -420,7 +428,7 @@ class StepMethods:
             and returns the next ids in ascending order; an empty list at the end. If it is an async
             function, use ``async for``.
         :returns: an iterator of lists of ids.
-        :raises SetupError: as for `step`, or the ids do not ascend.
+        :raises SetupError: the same as for `step`; or the ids do not ascend.
 
         When the loop asks for the next chunk, the body's work in ``db.session`` and its position
         are committed together. If the body raises an error or leaves the loop, the chunk is rolled
@@ -443,13 +451,13 @@ class StepMethods:
         return each(state_of(), name, next_ids)
 
     def sleep(self, name: str, delay: float | timedelta) -> None:
-        """End this attempt, which is not counted, and continue after this line later.
+        """End this attempt without counting it; a later attempt continues after this line.
 
         :param name: the step's name.
         :param delay: seconds (a number or a `timedelta`), at most a year.
         :raises SetupError: the same as for `step`.
 
-        The time begins when the run first reaches this line. Meanwhile, the run holds no worker.
+        The time begins when the run first reaches this line. While it sleeps, it holds no worker.
 
         >>> @jobs.task
         ... def remind():
@@ -465,7 +473,7 @@ class StepMethods:
         pause(state_of(), "sleep", name, delay)
 
     def wait(self, name: str, timeout: float | timedelta = MAX_DELAY_SECONDS) -> JSON:
-        """Return the payload of the signal *name*; until it comes, end this attempt.
+        """Return the payload of the signal *name*; if it has not come yet, end this attempt.
 
         :param name: the step's name, which is also the signal's.
         :param timeout: seconds (a number or a `timedelta`) from when the run first reaches this
@@ -473,8 +481,8 @@ class StepMethods:
         :returns: the payload; None if no signal came in time.
         :raises SetupError: the same as for `step`.
 
-        The attempt is not counted, and meanwhile the run holds no worker. A signal that was sent
-        earlier is returned at once. `signal` has an example.
+        The ended attempt is not counted, and while the run waits, it holds no worker. If the signal
+        was sent earlier, its payload is returned at once. `signal` has an example.
         """
         from .features.steps.steps import pause
 
@@ -491,7 +499,7 @@ class StepMethods:
         :raises NotFound: there is no such run.
         :raises PayloadError: *payload* is None, not plain JSON, or too large.
 
-        Your commit sends the signal, and makes a run that waits for it due.
+        Your commit sends the signal. If the run is waiting for it, the run is due then.
 
         >>> @jobs.task
         ... def order(order_id):

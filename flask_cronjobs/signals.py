@@ -34,8 +34,8 @@ News: TypeAlias = Callable[[str, Any], None]
 | ``replaced`` | a text: a worker ended at a limit and is replaced |
 
 All values are JSON. `notify` calls the function in the thread that has the news, never in the
-keeper's. In a process pool that is the parent, which must not block for long, since it reads from
-its workers.
+keeper's. In a process pool, the parent process calls it. The function must not block it for long,
+since the parent reads from its workers.
 """
 
 _signals = Namespace()
@@ -44,7 +44,7 @@ run_started: NamedSignal = _signals.signal("run-started")
 """A handler is about to be called; ``claim``."""
 
 run_succeeded: NamedSignal = _signals.signal("run-succeeded")
-"""The outcome is recorded; ``outcome``."""
+"""A run succeeded, and this is recorded; ``outcome``."""
 
 run_failed: NamedSignal = _signals.signal("run-failed")
 """An attempt failed and the run will be retried; ``outcome``, with its ``exception``."""

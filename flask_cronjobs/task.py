@@ -66,6 +66,7 @@ class Task(Handler, Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the handler directly, without a run.
 
+        :returns: what the handler returns.
         :raises TypeError: this is a copy that `using` made.
 
         >>> send_report(1, "2026-W03")
@@ -102,7 +103,7 @@ class Task(Handler, Generic[P, R]):
         :raises KeyConflict: a run of another task holds the idempotency key.
         :raises TypeError: the handler does not take these arguments.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
-        :raises TaskError: the task's concurrency key cannot be made from them; or `using` gave
+        :raises TaskError: a key of the task cannot be made from these arguments; or `using` gave
             *unique_while* or *replace* without an idempotency key.
         :raises TablesMissing: the job tables do not exist.
 
@@ -111,7 +112,7 @@ class Task(Handler, Generic[P, R]):
         >>> run.payload["week"]
         '2026-W03'
         """
-        # Import it here: it maps the tables, which takes time, and many processes never enqueue.
+        # This import maps the tables, which takes time, and many processes never enqueue.
         from .core.enqueue import enqueue_one
 
         self._use()
@@ -125,10 +126,10 @@ class Task(Handler, Generic[P, R]):
         :returns: the ids of the runs, in the order of *payloads*. If a run already holds an
             idempotency key, its id is returned. ``is_new`` says which runs are new.
         :raises KeyConflict: a run of another task holds an idempotency key.
-        :raises TypeError: the handler does not take the arguments of one of them.
+        :raises TypeError: the handler does not take the arguments of one of *payloads*.
         :raises PayloadError: an argument does not fit its annotation, or is not plain JSON.
-        :raises TaskError: no key can be made from one of them, or `using` gave an option that many
-            runs cannot share.
+        :raises TaskError: no key can be made from one of *payloads*, or `using` gave an option that
+            many runs cannot share.
         :raises TablesMissing: the job tables do not exist.
 
         An error about a payload begins with its position, such as ``payloads[3]``, and then no run
@@ -147,8 +148,8 @@ class Task(Handler, Generic[P, R]):
         if is_mapping or not hasattr(payloads, "__iter__"):
             kind = "mapping" if is_mapping else type(payloads).__name__
             raise PayloadError(
-                f"enqueue_many was given one {kind}. Give a list with one for each run, or call "
-                "enqueue() for one run."
+                f"enqueue_many was given one {kind}. Give a list with a mapping for each run, or "
+                "call enqueue() for one run."
             )
         return enqueue_rows(state_of(), self, payloads, self._enqueue_options)
 
@@ -170,7 +171,7 @@ class Task(Handler, Generic[P, R]):
         max_attempts: int | None = None,
         commit: bool | None = None,
     ) -> Task[P, R]:
-        """Return a copy of the task whose `enqueue` uses these options; others stay unchanged.
+        """Return a copy of the task with these options for `enqueue`; all others stay the same.
 
         :param run_at: the time (aware) from which the run is due.
         :param delay: seconds (a number or a `timedelta`) from now until the run is due, by the
@@ -179,8 +180,9 @@ class Task(Handler, Generic[P, R]):
         :param unique_while: how long a run holds its key: while its row is ``"kept"`` (the
             default), while it is ``"pending"`` (has not ended), or while it is ``"waiting"`` (has
             not begun).
-        :param replace: gives the run that waits with this key the new ``"payload"``, the new time
-            (``"run_at"``), or both (True). A run that has begun stays, and a new one is enqueued.
+        :param replace: updates the waiting run that holds this key, with the new ``"payload"``, the
+            new time (``"run_at"``), or both (True). With *replace*, a run holds its key only until
+            it begins; after that, a new run is enqueued.
         :param queue: the run's queue; default: the task's.
         :param priority: runs with a higher one are claimed first; default: the task's.
         :param max_attempts: the number of attempts; default: that of the retry policy.
@@ -246,7 +248,7 @@ class Task(Handler, Generic[P, R]):
         :param name: the definition's name, unique in the app.
         :param payload: the handler's keyword arguments for these runs.
         :param timezone: an IANA zone; default ``CRONJOBS_TIMEZONE``.
-        :param catchup: the slots to run of those that no tick saw in time: ``"latest"``, ``"all"``
+        :param catchup: which slots run if no tick saw them in time: the ``"latest"`` one, ``"all"``
             or ``"none"``. The others are recorded as skipped.
         :param overlap: whether to ``"skip"`` a slot while an earlier run of the definition has not
             finished, or to ``"allow"`` it.

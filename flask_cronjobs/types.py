@@ -53,7 +53,7 @@ class RunIds(list[int]):
 
 #: Ids have 64 bits; SQLite refuses larger numbers.
 MAX_ID = 2**63 - 1
-#: About that year, in seconds since 1970.
+#: Roughly the start of that year, in seconds since 1970.
 _YEAR_9000 = 7000 * 365.25 * 86400
 
 
@@ -68,15 +68,15 @@ class Claim(NamedTuple):
     :ivar job_type: the task's name.
     :ivar attempt: the number of this attempt, from 1.
     :ivar max_attempts: how many attempts the run has in all.
-    :ivar stored_payload: the payload as the database returned it. A worker claims a thousand at
-        once, and reads each when it begins.
-    :ivar stored_slot: the slot, or the time that the enqueue asked for, as the database returned
-        it.
+    :ivar stored_payload: the payload as the database returned it. A worker may claim a thousand
+        runs at once, and reads each payload when the run begins.
+    :ivar stored_slot: the slot, or the time for which the run was enqueued, as the database
+        returned it.
     :ivar definition_id: the definition whose slot this is; None for an enqueued run.
-    :ivar error_type: the type of the error that ended the attempt before; None for a first attempt.
-    :ivar snoozes: how often the run was snoozed before.
+    :ivar error_type: the type of the error that ended the previous attempt; None for the first one.
+    :ivar snoozes: how often the run has been snoozed.
     :ivar batch_id: the batch that the run belongs to.
-    :ivar forgiven: attempts up to this one are not counted, since they finished steps.
+    :ivar forgiven: attempts up to this number are not counted, since they finished steps.
     :ivar label: the run's label, if it has one.
     """
 
@@ -98,18 +98,18 @@ class Claim(NamedTuple):
 
     @property
     def identity(self) -> tuple[int, str]:
-        """(run id, token): no other claim has it, not even one of the same run."""
+        """(run id, token): no other claim has the same, not even one of the same run."""
         return self.id, self.token
 
     def read(self) -> dict[str, JSON]:
         """Return the handler's arguments.
 
-        :raises ValueError: the row cannot be read, because it was changed by hand: its arguments,
-            or its slot, so that `scheduled_for` would fail.
+        :raises ValueError: the arguments cannot be read, or `scheduled_for` would fail, since the
+            row was changed by hand.
         """
         payload, slot = self.stored_payload, self.stored_slot
         try:
-            # Most slots are such numbers, and few handlers ask for theirs.
+            # Do not convert plain numbers, as most slots are: few handlers read their slot.
             if not (type(slot) is float and 0 <= slot < _YEAR_9000):
                 stored_time(slot)
             return {} if payload == "{}" else json_object(stored_json(payload))
@@ -120,14 +120,14 @@ class Claim(NamedTuple):
 
     @property
     def scheduled_for(self) -> datetime:
-        """The slot, or the time that the enqueue asked for."""
+        """The slot, or the time for which the run was enqueued."""
         return stored_time(self.stored_slot)
 
     @property
     def must_run_alone(self) -> bool:
         """Whether no other run may be claimed together with this one.
 
-        It is the last attempt, or the attempt before was lost with its worker.
+        It is the last attempt, or the previous attempt was lost with its worker.
         """
         return must_run_alone(self.attempt, self.max_attempts, self.error_type)
 
@@ -144,7 +144,7 @@ HANDED_LEASES = 5
 
 
 def handed_to(token: str | None) -> str | None:
-    """Return the executor to which the run was handed; None if *token* is not of that kind."""
+    """Return the executor to which a run with this token was handed; None if it was not."""
     if not isinstance(token, str) or not token.startswith(HANDED):  # SQLite may return a blob.
         return None
     return token.removeprefix(HANDED).partition(":")[0]
@@ -157,7 +157,7 @@ def without_secret(token: str | None) -> str | None:
     return token.rpartition(":")[0] or token
 
 
-#: The most bytes that are kept of what an attempt prints and logs: the last ones.
+#: At most this many bytes, the last ones, are kept of what an attempt prints and logs.
 MAX_OUTPUT_BYTES = 64 * 1024
 
 #: The `error_type` of a run whose worker died or lost it.
@@ -181,6 +181,7 @@ def stored_json(value: Any) -> Any:
     """Return the value of a JSON text, and any other value unchanged.
 
     SQLite returns a JSON number as a number.
+
     :raises ValueError: the text cannot be parsed.
     """
     if not isinstance(value, (str, bytes)):
@@ -254,7 +255,7 @@ def time_or_none(value: Any) -> datetime | None:
     """
     try:
         return None if value is None else stored_time(value)
-    except (ValueError, AttributeError):  # It is no time, or not even a text.
+    except (ValueError, AttributeError):  # It is not a time, or not even a text.
         return None
 
 
@@ -283,7 +284,7 @@ class Outcome(NamedTuple):
     :ivar until: the earliest time of the next attempt; only for ``snoozed``.
     :ivar holds_rate: no attempt of its rate key may begin during *delay*.
     :ivar seconds: how long the attempt took.
-    :ivar reclaimed: the lease ran out; it is recorded only if the lease is still expired.
+    :ivar reclaimed: the lease ran out. The outcome is recorded only if nobody has renewed it since.
     :ivar finalized: the outcome is in the row already, written in the handler's own transaction.
     :ivar definition_id: the definition whose slot the run is; None for an enqueued run.
     :ivar exception: what the handler of a ``failed`` or ``dead`` run raised; if its worker was
@@ -328,7 +329,7 @@ class BatchCounts(NamedTuple):
     :ivar key: the batch's key.
     :ivar total: the number of all its runs.
     :ivar succeeded: the number of runs that succeeded.
-    :ivar dead: the number of runs that died.
+    :ivar dead: the number of runs that ended dead.
     :ivar cancelled: the number of runs that were cancelled.
     :ivar skipped: the number of runs that were skipped.
     :ivar finished: whether all runs have ended and no other can join.

@@ -1,7 +1,7 @@
 """Helpers for the tests of an app: run its jobs, inspect enqueued runs, and move the clock.
 
-They run in the current app context and the test's thread, and work with every way in which tests
-keep their data apart. pytest also has them as fixtures; see `plugin`.
+They run in the current app context and the test's thread, however your tests isolate their data.
+pytest also has them as fixtures; see `plugin`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from ..text import did_you_mean
 from ..types import RecordedSlot, TickReport, stored_time
 from .inline import inline_worker
 
-#: Seconds by which the clock is set later than requested, since SQLite's counts milliseconds.
+#: Seconds by which the clock is set later than requested, since SQLite's clock has milliseconds.
 _MARGIN_SECONDS = 0.002
 
 
@@ -50,14 +50,14 @@ def drain(
     :param jobs: the current app's `~flask_cronjobs.CronJobs`; may be left out.
     :param raise_errors: whether to raise a handler's error as soon as its run is recorded, so that
         later runs stay queued. If False, failures are only counted.
-    :param with_delayed: whether to also run later runs, such as retries. The clock moves to each
-        run in turn, as `travel` moves it, until no run waits.
-    :returns: the number of attempts by outcome.
+    :param with_delayed: whether to also run what is due later, such as retries. The clock moves to
+        each run in turn, as `travel` moves it, until no run waits.
+    :returns: a report with the number of attempts by outcome.
     :raises SetupError: there is no app; ``db.session`` has uncommitted work; or a due run belongs
         to a task that the app does not declare, or was enqueued while `fire` or `travel` had moved
         the clock ahead.
 
-    It makes no runs from the slots of schedules; use `fire` for these.
+    It makes no runs from the slots of schedules; use `fire` for that.
 
     >>> run = send_report.using(commit=True, delay=3600).enqueue(1, "2026-W03")
     >>> drain(jobs).succeeded
@@ -139,7 +139,7 @@ def run(
     if payload is not None:
         check_keys(payload)
     handler_payload = handler.payload_from({**(payload or {}), **arguments})
-    # It gets its own key, so that no run of the same `unique` key is returned for it.
+    # The run gets its own key; otherwise, a run that holds the `unique` key would be returned.
     key = None if handler.options.unique is None else _some_name()
     options = EnqueueOptions(commit=True, idempotency_key=key)
     with _fresh_session(state):
@@ -158,7 +158,7 @@ def fire(
     :param at: the time of a slot (aware); default: the next slot. Meanwhile the clock is moved
         there, as `travel` moves it.
     :param raise_errors: whether to raise the handler's error.
-    :returns: the ended run; ``skipped`` if an earlier run has not finished.
+    :returns: the run after its first attempt; ``skipped`` if an earlier run has not finished.
     :raises NotFound: there is no such definition.
     :raises ValueError: its schedule does not name *at*.
     :raises StateConflict: the slot has a run already, or its run cannot be claimed.
@@ -187,6 +187,7 @@ def travel(to: datetime | timedelta) -> Generator[None]:
     """Move the database's clock, which jobs use. It continues from the new time.
 
     :param to: a time (aware), or a `timedelta` by which to move.
+    :returns: a context manager.
     :raises ValueError: *to* is neither, or is a naive time.
     :raises SetupError: there is no current app.
 
@@ -294,10 +295,10 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
 
     :raises StateConflict: the run cannot be claimed.
     """
-    own, queue = _some_name(), _loaded(state, run_id).queue
+    own_queue, queue = _some_name(), _loaded(state, run_id).queue
     with state.bookkeeping() as books:
-        set_queue(books, run_id, own)
-        with inline_worker(state, (own,), raise_errors) as worker:
+        set_queue(books, run_id, own_queue)
+        with inline_worker(state, (own_queue,), raise_errors) as worker:
             claim = worker.claim()
             set_queue(books, run_id, queue)
             if claim is None:

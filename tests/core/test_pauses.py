@@ -141,7 +141,7 @@ def test_what_cannot_be_paused_is_refused(jobs: CronJobs, tasks: dict[str, Any])
     with pytest.raises(NotFound, match="There is no queue ''"):
         jobs.pause(queue="")
     for give in ({}, {"name": "x", "queue": "y"}, {"queue": "x", "task": "y"}):
-        with pytest.raises(TypeError, match="Give one of them"):
+        with pytest.raises(TypeError, match="Give exactly one"):
             jobs.pause(**give)
 
 
