@@ -336,10 +336,10 @@ def _slot_of(row: DefinitionRow, at: datetime | None) -> datetime:
     schedule = Schedule(row.spec.schedule, row.spec.timezone)
     moment = schedule.next_after(row.now) if at is None else _aware(at)
     if moment is None or not schedule.is_slot(moment):
-        following = schedule.next_after(moment or row.now)
+        next_slot = schedule.next_after(moment or row.now)
         raise ValueError(
             f"The schedule {row.spec.schedule!r} ({row.spec.timezone}) of {row.spec.name!r} "
-            f"has no slot at {moment}. The next one is at {following}."
+            f"has no slot at {moment}. The next one is at {next_slot}."
         )
     return moment
 
@@ -351,13 +351,13 @@ def _insert_slot(state: State, row: DefinitionRow, moment: datetime) -> Recorded
     """
     slots = {row.id: (Slot(moment),)}
     with state.bookkeeping() as books:
-        inserted = books.transaction(partial(insert_slots, d=books.dialect, slots=slots))
-    if not inserted:
+        recorded_slots = books.transaction(partial(insert_slots, d=books.dialect, slots=slots))
+    if not recorded_slots:
         raise StateConflict(
             f"The slot of {row.spec.name!r} at {moment} already has a run. Fire another one: at=…"
         )
-    announce_slot(state, inserted[0])
-    return inserted[0]
+    announce_slot(state, recorded_slots[0])
+    return recorded_slots[0]
 
 
 def _aware(moment: datetime) -> datetime:

@@ -98,8 +98,8 @@ class InlineWorker:
         if self._context.interrupted is not None:
             raise self._context.interrupted
         # A handler that raises RetryLater has made a decision; it has not failed.
-        decided = outcome.kind == "failed" and isinstance(outcome.exception, RetryLater)
-        if self._raise_errors and outcome.exception is not None and not decided:
+        is_decision = outcome.kind == "failed" and isinstance(outcome.exception, RetryLater)
+        if self._raise_errors and outcome.exception is not None and not is_decision:
             raise outcome.exception
 
 

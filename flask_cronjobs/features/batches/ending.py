@@ -121,8 +121,8 @@ def ready(books: Bookkeeping, ids: Iterable[int] | None = None) -> Iterator[Any]
     """
     rows: Any = None
     while rows is None or len(rows) == MAX_BATCHES:
-        place = {"after": rows[-1].id if rows else 0, "chunk": MAX_BATCHES}
-        rows = books.rows(text(statement), {**parameters, **place})
+        page = {"after": rows[-1].id if rows else 0, "chunk": MAX_BATCHES}
+        rows = books.rows(text(statement), {**parameters, **page})
         yield from (row for row in rows if row.is_ready)
 
 

@@ -197,11 +197,11 @@ def _request(url: str, body: bytes | None, kind: str) -> Request:
 
     parts = urlsplit(url)
     userinfo, _, place = parts.netloc.rpartition("@")
-    bare = SplitResult(parts.scheme, place, parts.path, parts.query, "")
+    bare_url = SplitResult(parts.scheme, place, parts.path, parts.query, "")
     headers = {"User-Agent": "Flask-CronJobs"}
     if body is not None:
         headers["Content-Type"] = kind
-    request = Request(urlunsplit(bare), body, headers)
+    request = Request(urlunsplit(bare_url), body, headers)
     if userinfo:
         name, _, password = userinfo.partition(":")
         credentials = f"{unquote(name)}:{unquote(password)}".encode()

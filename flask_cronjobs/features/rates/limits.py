@@ -73,15 +73,15 @@ class RateLimits:
         """
         if not self._begun:  # Most apps have no rates, and pay nothing for each run.
             return []
-        limited = [claim for claim in claims if claim.job_type in self._begun]
-        if not limited:
+        rated_claims = [claim for claim in claims if claim.job_type in self._begun]
+        if not rated_claims:
             return []
         failpoints.reach("before-rate")
-        refused = rates.spend(self._books, self._begun, limited)
+        refused_keys = rates.spend(self._books, self._begun, rated_claims)
         failpoints.reach("after-rate")
         self._look_at = 0.0
-        self._note_refused(set(refused.values()))
-        return [claim for claim in limited if claim.id in refused]
+        self._note_refused(set(refused_keys.values()))
+        return [claim for claim in rated_claims if claim.id in refused_keys]
 
     def _note_refused(self, keys: Collection[str]) -> None:
         """Skip *keys*, which gave no start, for longer each time, and forget old refusals."""

@@ -263,20 +263,21 @@ def _spend(
     """
     parameters = {"ids": d.many([claim.id for claim in claims]), "token": claims[0].token}
     rows = {row.id: row for row in connection.execute(text(query), parameters)}
-    refused, moves = {row.id: row.rate_key for row in rows.values()}, dict[str, _Move]()
+    refused_keys, moves = {row.id: row.rate_key for row in rows.values()}, dict[str, _Move]()
     for claim in (claim for claim in claims if claim.id in rows):
         row, rate = rows[claim.id], rates[claim.job_type]
         before, at = time_or_none(row.tat), stored_time(row.started_at)
         previous = moves.get(row.rate_key)
         after = rate.start(previous.after if previous else _own(rate, row), at)
         if after is not None:
-            del refused[claim.id]
+            del refused_keys[claim.id]
             last = max(filter(None, (at, previous and previous.at, time_or_none(row.last_at))))
             moves[row.rate_key] = _Move(before, after, last, rate)
     # Tests move the clock, so starts taken in them are not recorded.
     recorded_moves = {key: move for key, move in moves.items() if move.rate != UNLIMITED}
     unmoved = recorded_moves.keys() - _move(connection, d, recorded_moves)
-    return refused | {row.id: row.rate_key for row in rows.values() if row.rate_key in unmoved}
+    lost_keys = {row.id: row.rate_key for row in rows.values() if row.rate_key in unmoved}
+    return refused_keys | lost_keys
 
 
 def _own(rate: Rate, row: Row[Any]) -> datetime | None:

@@ -104,10 +104,10 @@ class AsyncLoop:
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        stopped = self._context.interrupted or ShuttingDown("the worker was ended")
+        error = self._context.interrupted or ShuttingDown("the worker was ended")
         for run in self.at_work:
             run.dropped = True
-            run.interrupt(stopped)
+            run.interrupt(error)
         tasks = asyncio.all_tasks(loop)
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=UNWIND_SECONDS))

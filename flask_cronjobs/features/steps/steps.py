@@ -371,8 +371,8 @@ class _Step:
 
         :param limit: seconds that the work may take.
         """
-        limited = nullcontext() if limit is None else self.run.limited(limit)
-        with guarded(self.state.db, _WORDS), limited:
+        time_limit = nullcontext() if limit is None else self.run.limited(limit)
+        with guarded(self.state.db, _WORDS), time_limit:
             yield
 
     def commits(self, delay: float | None = None) -> Generator[None]:

@@ -51,8 +51,8 @@ class Misfit(Exception):
             for keys, problem in self.details
         )
         expected = f"{self.expected} ({'; '.join(inside)})" if self.details else self.expected
-        is_there = self._value is not _NOTHING
-        actual = f"a value of type {type(self._value).__name__}" if is_there else "nothing"
+        has_value = self._value is not _NOTHING
+        actual = f"a value of type {type(self._value).__name__}" if has_value else "nothing"
         return f"{shown_path(self.path, hidden)}: expected {expected}, got {actual}."
 
 
@@ -251,9 +251,9 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
             raise Misfit(f"{expected} ({type(error).__name__})", value) from None
 
     def encode(value: Any) -> Any:
-        whole = value if type(value) is kind else decode(value)
+        instance = value if type(value) is kind else decode(value)
         return {
-            name: at(name, codec.encode, getattr(whole, name))
+            name: at(name, codec.encode, getattr(instance, name))
             for name, codec in codecs_or_any().items()
         }
 
@@ -286,10 +286,10 @@ def _by_pydantic(hint: Any) -> Codec:
             raise misfit from None
 
     def encode(value: object) -> Any:
-        whole = decode(value)
-        plain = convert(dump, whole)
+        instance = decode(value)
+        plain = convert(dump, instance)
         # Otherwise a secret, for instance, or a field of a subclass would be lost.
-        if not convert(partial(eq, whole), decode(plain)):
+        if not convert(partial(eq, instance), decode(plain)):
             raise Misfit(f"a value of {name} that JSON stores completely", value)
         return plain
 
