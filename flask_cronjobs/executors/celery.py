@@ -82,8 +82,8 @@ class CeleryExecutor:
     def _send(self, queue: str, claims: Sequence[Claim]) -> None:
         with self._celery.producer_or_acquire() as producer:
             # Redis gets them in one request. Kombu has had this since 5.7.
-            together: Any = getattr(producer, "batch", nullcontext)
-            with together():
+            batch: Any = getattr(producer, "batch", nullcontext)
+            with batch():
                 for claim in claims:
                     self._task.apply_async(
                         (claim.id, claim.token),
@@ -111,7 +111,7 @@ def _wrong(
     if not queues_by_worker:
         yield f"No Celery worker answered within {ANSWER_SECONDS:g} s"
         return
-    names = {entry["name"] for of_worker in queues_by_worker.values() for entry in of_worker}
+    names = {entry["name"] for entries in queues_by_worker.values() for entry in entries}
     for queue in queues:
         if queue not in names:
             yield f"No Celery worker consumes the queue {queue!r}: start one with -Q {queue}"

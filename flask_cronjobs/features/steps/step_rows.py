@@ -91,7 +91,7 @@ class AttemptSteps:
         return None if again is None else (row.result, again)
 
     def doubts(self, name: str, ids: Sequence[Any]) -> bool:
-        """Return whether Python may order ids of a chunk differently; True once for each step."""
+        """Return whether the ids of a chunk are out of order for Python; True once a step."""
         unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
         if name in self._doubted or all(str(first) <= str(second) for first, second in unjudged):
             return False
