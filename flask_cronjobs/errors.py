@@ -219,7 +219,10 @@ class Suspended(Interruption):
 
 
 class LeaseLost(Interruption):
-    """Another worker has the run's lease, so this handler's outcome is not recorded."""
+    """The run's lease has ended, or is lost: another process has reclaimed the run, or soon may.
+
+    If the run was reclaimed, this handler's outcome is not recorded. Otherwise the attempt fails.
+    """
 
 
 def _utc(moment: datetime) -> datetime:

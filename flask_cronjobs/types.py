@@ -125,9 +125,10 @@ class Claim(NamedTuple):
 
     @property
     def must_run_alone(self) -> bool:
-        """Whether no other run may be claimed together with this one.
+        """Whether it must run alone even where runs go side by side.
 
-        It is the last attempt, or the previous attempt was lost with its worker.
+        It is the last attempt, or the previous attempt was lost with its worker. Elsewhere every
+        retry is claimed alone; see `claim_statement`.
         """
         return must_run_alone(self.attempt, self.max_attempts, self.error_type)
 

@@ -5,7 +5,8 @@ reclaimed, the token matches no row, so a late write changes nothing. A status, 
 name alone would not protect the row.
 
 Recording and claiming are two statements in one transaction, so the claim sees what the outcomes
-have freed. PostgreSQL gets both in one round trip.
+have freed. PostgreSQL gets both in one round trip. On PostgreSQL, a worker commits outcomes of
+runs with a concurrency key first; see `WorkerClaims.claim`.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def insert_into_runs(values: Mapping[str, str], due: str, now: str, source: str)
 
     A run with a rate waits at a gate for its start.
 
-    :param values: SQL for the columns that differ between callers, including ``strict``.
+    :param values: SQL for the columns that differ between callers.
     :param due: SQL for the time when the runs are due, and for their slot unless *values* has one.
     :param source: the rest of the statement, from FROM on.
     """

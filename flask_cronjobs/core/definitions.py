@@ -145,7 +145,8 @@ def change(
     Call this after recording the due slots, which belong to the old schedule. Then no slot that
     both schedules have is lost while old and new code run at the same time.
 
-    :param first: the new watermark, used if the schedule or the zone changed.
+    :param first: the new watermark, used if the schedule or the zone changed, or if the row has no
+        watermark.
     :param app: the name of the app whose code declares it.
     """
     old = definition.spec

@@ -1,7 +1,22 @@
 """The features, and the hooks that the core calls. The core imports no feature by name.
 
-A feature is a module of `features`. It defines those of this module's hooks that it needs, and the
-others are skipped. It is imported only when one of its hooks may be called.
+A feature is a module or a folder of `features`. It defines those of this module's hooks that it
+needs, and the others are skipped. A hook imports only the features that it asks:
+
+==================================== ========================================================
+hook                                 asks the features
+==================================== ========================================================
+prepare, beside, loop, starts,       that the app uses, by its tasks and settings
+next_start, report_tick
+watch, report_outcomes               that watch runs: `Feature.watches`
+minute                               that have work, by the tick's row: `Feature.is_due`
+ended                                whose column is ``batch_id``
+old_rows                             that have a column: `Feature.column`
+fact                                 that provide the fact: `Feature.facts`
+mend                                 all
+==================================== ========================================================
+
+``once``, ``steps`` and ``typed`` have no hooks: only faces and insights import them.
 """
 
 from __future__ import annotations

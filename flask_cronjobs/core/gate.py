@@ -5,12 +5,15 @@ claim meets a run whose key is full, or which is not the first in its strict ord
 run: it sets the run's ``gate``, which removes the run from the indexes that claims read. Opening
 the run clears its ``gate``. The worker that frees a share or a turn opens the next runs, and the
 claim that parked a run tries to open it again, each in a separate statement **after its commit**.
-Both write, commit, then look, so the one that commits last sees the write of the other. One
-statement could not do this: a claim may read a run as running while that run ends, and park another
-one behind it, which nothing would open any more.
+Usually, the worker's statement (`open_statement`) heads the transaction of its next claim. Both
+write, commit, then look, so the one that commits last sees the write of the other. One statement
+could not do this: a claim may read a run as running while that run ends, and park another one
+behind it, which nothing would open any more. SQLite has one writer, so there one transaction
+records, opens and claims.
 
-So a claim parks only behind runs that are running, or that it takes itself, since their end opens
-the parked run. In strict order, the end of any earlier run does.
+A claim parks a run of a full key only behind runs that are running, or that it takes itself, and a
+run in strict order behind any earlier run that has not ended. The end of each of these runs opens
+those that may begin then.
 
 A run with a rate first waits at the gate ``rate``, which this module never opens.
 

@@ -90,6 +90,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
                 is_watched=features.is_watched(books),
             )
             counts += run_workers(state, number_of_workers(state, options), work_options)
+            # Workers have ended the batches whose runs they held. Others that were open when the
+            # tick began may be ready by now, for example since a handler has closed them.
             features.minute(books, opened.row)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish_tick(books, opened, counts)

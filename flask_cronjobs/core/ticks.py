@@ -37,7 +37,7 @@ TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker"
 class TickRow(NamedTuple):
     """The row of a tick that has begun, and the work that it must do besides its runs.
 
-    One statement returns all of it, so most ticks, which find nothing to do, send no other query.
+    One statement returns all of it, so a tick that has none of this work sends no query for it.
 
     :ivar now: when it began, by the database's clock.
     :ivar begins_hour: whether it is the first tick of its hour.

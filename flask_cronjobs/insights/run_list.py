@@ -131,7 +131,7 @@ def list_runs(
     limit: int = 50,
     order: Sorting = NEWEST,
 ) -> RunPage:
-    """Return the runs that match *which*, newest id first.
+    """Return a page of the runs that match *which*, in *order*.
 
     :param before: where the page begins: the ``next`` of the previous page, or an id.
     :param limit: the number of runs, at most 500.

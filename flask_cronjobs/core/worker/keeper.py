@@ -1,8 +1,9 @@
 """The keeper: a thread beside the runner that owns the worker's bookkeeping connection.
 
-In one transaction it records the outcomes that have come in and claims the next runs. It renews
-leases, and watches for cancels and deadlines. While one commit is under way, the next outcomes come
-in, so short runs are recorded together, and an outcome waits for one commit at most.
+In one transaction it records the outcomes that have come in and claims the next runs; on PostgreSQL
+it commits outcomes of runs with a concurrency key first. It renews leases, and watches for cancels
+and deadlines. While one commit is under way, the next outcomes come in, so short runs are recorded
+together, and an outcome waits for one commit at most.
 
 Each iteration of its loop has four parts: collect messages; decide; take the steps that are due,
 which send statements; interrupt handlers that should have ended.

@@ -107,7 +107,7 @@ class RunMonitor:
         self._interrupt(claim, Cancelled("cancelled by an operator while it ran"))
 
     def lose(self, claim: Claim) -> None:
-        """Interrupt *claim*'s handler: its lease is lost."""
+        """Interrupt *claim*'s handler: its run was reclaimed, or will be, since the keeper died."""
         self._interrupt(
             claim, LeaseLost(and_gevent("the lease was lost, so another worker may take the run"))
         )

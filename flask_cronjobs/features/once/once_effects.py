@@ -152,8 +152,8 @@ _HOLDS = text(_HELD)
 
 
 def _owned(in_run: bool) -> str:
-    # An effect of a run begins only while the run's lease is valid: a worker that was frozen too
-    # long must neither do it nor leave a mark that others would find in doubt.
+    # An effect of a run begins only if the run was not reclaimed: a worker that was frozen too long
+    # must neither do it nor leave a mark that others would find in doubt.
     return f"EXISTS ({_HELD})" if in_run else "1 = 1"
 
 

@@ -382,7 +382,7 @@ class _Step:
         cannot be interrupted, and blocks the other async handlers.
 
         :param delay: seconds for which the run waits at this step.
-        :raises LeaseLost: another worker holds the run by now.
+        :raises LeaseLost: the run was reclaimed meanwhile; all is rolled back.
         """
         session, seconds = self.state.db.session(), time.monotonic() - self._began
         # Getting a connection may wait, so it is done outside the guard.
