@@ -55,9 +55,11 @@ class ClaimRequest(NamedTuple):
     :ivar side_by_side: whether the runs will run at the same time, as async handlers do. If so, a
         retry may be claimed together with other runs. A last attempt, or one after a lost worker,
         is still claimed alone if *idle*, and otherwise skipped.
-    :ivar handed: the id and token of a handed run to begin, instead of a claim from the queue.
+    :ivar handed: the id and token of a run that was handed to an executor. The worker begins this
+        run, and claims none from the queue.
     :ivar blocked: the ids of runs to be skipped, since other transactions have locked their rows.
-        Such a row is called *blocked*, since ``locked_by`` and ``locked_until`` are our own lease.
+        Such a row is called *blocked* and not locked, since the columns ``locked_by`` and
+        ``locked_until`` are about the lease.
     """
 
     limit: int
@@ -140,7 +142,8 @@ def record_and_claim(
 
     :param books: the worker's bookkeeping connection.
     :param repeat: whether to repeat the transaction if its connection breaks. If the first try was
-        committed, the second one reports the outcomes as lost, and does not return its claims.
+        committed, the second one reports the outcomes as lost, and does not return the claims of
+        the first.
     :param opens: the ids of runs that have ended or were parked. The next runs of their keys are
         opened before the claim; see `gate`.
     :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.

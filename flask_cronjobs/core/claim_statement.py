@@ -16,9 +16,10 @@ from ..types import WORKER_LOST, PauseKind
 from .columns import CLAIMED, assigned, claimed, returned
 from .gate import comes_first
 
-#: How many more runs than its limit a claim reads first, as its *front*.
+#: A claim first reads the *front* of the queue: as many runs as its limit, and this many more.
 WINDOW = 100
-#: How many more claimable runs than its limit a claim reads: other claims may have locked some.
+#: Of claimable runs, a claim reads as many as its limit, and this many more, since other claims may
+#: have locked some.
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
@@ -29,7 +30,8 @@ _READ = """
 """
 _RUN = "id, key, most, strict, priority, run_at"
 #: Whether a run may be claimed together with others. A run that must run alone may not; see
-#: `types.must_run_alone`. A retry or a run with a rate may only if the runs will run side by side.
+#: `types.must_run_alone`. A retry may, and so may a run with a rate, but only if the runs will run
+#: side by side.
 _TOGETHER = f"""
     (max_attempts - attempts > 1
         AND (attempts = 0 OR (:side_by_side AND COALESCE(error_type, '') <> '{WORKER_LOST}'))
@@ -57,9 +59,9 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        attempt at most, and never their last. A run with a rate is claimed alone, too: its claim
        uses up a start of its rate, so it must not wait for others to end. If the runs run side by
        side, retries and runs with a rate are taken together with others.
-    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. If a
-       run of a full key may begin, but is not taken, the key's runs are not parked, since there may
-       be no running run whose end would open the key. See `gate`.
+    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. But if
+       a run gets a share of the key and is not taken, no run is parked because this key is full:
+       there may be no running run whose end would open the key. See `gate`.
 
     PostgreSQL also returns one row with the ids of blocked runs, so that the next claim skips them:
     those that leave another run of their key without a share, or all of them if the claim locked
@@ -134,8 +136,8 @@ def _placed(d: Dialect) -> str:
         not_got = "id NOT IN (SELECT id FROM got)"
         place = "-CAST(priority AS bigint), run_at, id"
         last = f"SELECT {place} FROM got ORDER BY priority, run_at DESC, id DESC LIMIT 1"
-        # After ``looked`` runs, the lock of the front stops. It did not try the later rows, so they
-        # may be free.
+        # The query that locks the front stops after ``looked`` runs. It has not tried to lock the
+        # rows after them, so these may be free.
         was_tried = f"((SELECT count(*) FROM got) < :looked OR ({place}) < ({last}))"
         seen += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
@@ -297,9 +299,9 @@ def unpaused(name: str, kind: PauseKind) -> str:
 def free_share(key: str, place: str = "1") -> str:
     """Return SQL for the free share of *key* at *place*, which may be above the key's limit.
 
-    As many free shares are below a taken share as its number minus its rank among the taken. If
-    these are fewer than n, the taken share is below the n-th free share. So the n-th free share is
-    n plus the number of such taken shares.
+    Below a taken share, the number of free shares is the taken share's number minus its rank among
+    the taken shares. If that is less than n, the taken share is below the n-th free share. So the
+    n-th free share is n plus the number of such taken shares.
     """
     return f"""
     (SELECT {place} + count(*) FROM (

@@ -19,7 +19,7 @@ from .new_run import TYPES
 from .slots import insert_slots
 from .tasks.registry import DefinitionSpec
 
-#: The most due definitions that are read, and whose slots are recorded, at a time.
+#: The largest number of due definitions that are read, and whose slots are recorded, at a time.
 DEFINITIONS_READ = 500
 _SPEC = tuple(field.name for field in fields(DefinitionSpec))
 _STATE = (
@@ -31,6 +31,7 @@ _STATE = (
 class DefinitionRow(NamedTuple):
     """A definition as read from its row.
 
+    :ivar next_run_at: the *watermark*: the first slot that is not recorded yet.
     :ivar now: the database's time when the row was read.
     :ivar considered_until: every slot up to this time has been recorded, or was never owed.
     :ivar undeclared_since: the time since which the ticking code has not declared it.
@@ -300,7 +301,11 @@ def _columns(d: Dialect) -> str:
 
 
 def enqueued_here(d: Dialect) -> str:
-    """Return the condition that the app with ``declared`` and ``tasks`` enqueues a definition."""
+    """Return the condition for the definitions whose slots this app records.
+
+    They are those of code that are in ``declared``, and those of the database whose task is in
+    ``tasks``.
+    """
     return (
         f"((origin = 'code' AND {d.one_of('name', 'declared')})"
         f" OR (origin = 'database' AND {d.one_of('job_type', 'tasks')}))"

@@ -42,8 +42,8 @@ _ORDER = "gate, concurrency_key, job_type, queue, priority DESC, run_at, id"
 def first_of(key: str) -> str:
     """Return SQL for the first run in the strict order of *key* that has not ended.
 
-    Two inequalities stand for "=", with which the ORDER BY of the key would have no effect:
-    PostgreSQL might then read the runs of all keys by their ids.
+    The key is compared by two inequalities. With "=", the planner would ignore the key in the ORDER
+    BY, and PostgreSQL might then read the runs of all keys by their ids.
     """
     return f"""
     (SELECT first.id FROM job_runs AS first WHERE {ORDERED}

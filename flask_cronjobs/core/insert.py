@@ -78,7 +78,7 @@ def insert_or_find(
 ) -> InsertedRun:
     """Insert a run; if its idempotency key is held, find or change the run that holds it.
 
-    :param replace: which values of *new* a waiting run that holds the key gets.
+    :param replace: which of *new*'s values to write to a waiting run that holds the key.
     :param wake: see `insert_run`.
     :raises StateConflict: a run in strict order would lose its place.
     """

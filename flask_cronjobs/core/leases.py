@@ -39,15 +39,15 @@ class Renewal(NamedTuple):
 #: Seconds to wait on SQLite, once the write lock is free, before runs are reclaimed, so that living
 #: workers can renew their leases. The next try of their keepers begins and ends in less time.
 RENEWAL_SECONDS = 3.0
-#: Most runs that are reclaimed, or ended without an attempt left, at a time.
+#: The largest number of runs that are reclaimed, or ended because no attempt is left, at a time.
 TAKEN_AT_ONCE = 200
 
 
 def renewal_window(lease: float) -> float:
     """Return `RENEWAL_SECONDS`, or less if the *lease* is short, in seconds.
 
-    A worker that cannot renew its leases because the write lock is taken relies on them for this
-    long, since no other worker reclaims its runs sooner.
+    If a worker cannot renew its leases because the write lock is taken, it treats them as valid for
+    at least this long after each try, since no other worker reclaims its runs sooner.
     """
     return min(RENEWAL_SECONDS, lease / 2)
 
@@ -284,7 +284,7 @@ def in_brokers(books: Bookkeeping, queue: str) -> int:
     return int(books.rows(_IN_BROKERS, {"queue": queue})[0].number)
 
 
-#: The query for the ids of the database in its cluster and of the table, and for the right to call
+#: The query for the database's id in its cluster, the table's id, and whether this role may call
 #: the function of `_CLUSTER`.
 _POSTGRESQL = """
     SELECT oid, to_regclass('job_runs')::oid,

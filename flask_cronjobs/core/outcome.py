@@ -63,8 +63,9 @@ def _values(d: Dialect) -> str:
     values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
-    # A returned attempt does not count, and the next one gets its number. If its steps have made
-    # that number forgiven, this is undone, or the next attempt would be forgiven, too.
+    # A returned attempt does not count, and the next attempt gets its number. If a step ended in
+    # the returned one, it was forgiven: ``max_attempts`` was raised, so that it does not count.
+    # Undo this, or the next attempt would be forgiven, too.
     values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
     for condition, *names in (
         (ends, "finished_at"),
@@ -97,8 +98,8 @@ def ours(d: Dialect, table: str) -> str:
     A row that another transaction has locked, such as an operator's in psql, must not hold up the
     others. So PostgreSQL skips it; the caller learns from `watch` that its run is still held.
 
-    ``IS TRUE`` keeps the planner from the lease index, which until a vacuum has an entry for each
-    run of the past minutes.
+    ``IS TRUE`` keeps the planner from using the index of leases. Until the next vacuum, that index
+    has an entry for each run of the past minutes.
 
     :param table: SQL for a table with ids and tokens. It is named ``given`` from here on.
     """
@@ -248,7 +249,8 @@ def record_success(connection: Connection, claim: Claim, result: JSON) -> bool |
     return None if connection.execute(text(own), values).first() is not None else False
 
 
-#: Most failures and outputs that are kept of one run: the latest ones, as many as its page shows.
+#: How many failures of a run are kept, and how many outputs: the latest ones, as many as its page
+#: shows.
 FAILURES_KEPT = 50
 
 

@@ -100,7 +100,7 @@ def _move_watermarks(d: Dialect) -> str:
 
 
 def insert_of_slots(d: Dialect) -> str:
-    """Return the INSERT of ``slots`` of the definitions in ``ids`` as runs."""
+    """Return the INSERT of a run for each slot in ``slots`` whose definition is in ``ids``."""
     # With EXISTS instead, PostgreSQL might choose to read all live runs.
     overlapping = (
         "(d.overlap = 'skip' AND (SELECT live.id FROM job_runs live"

@@ -36,7 +36,7 @@ class TickOptions(NamedTuple):
 
     :ivar workers: how many processes; more than one are forked.
     :ivar budget: seconds after which no more runs are claimed.
-    :ivar started_by: the server that started a resident command beside it, if one did.
+    :ivar started_by: the server, such as Gunicorn, that started this resident command, if one did.
     :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
         and may be killed if a handler does not end.
     """
@@ -144,9 +144,9 @@ def begin_tick(
     """Insert the row of a tick that begins, and warn if this host's clock is wrong.
 
     :param queues: the queues that it serves; empty means all.
-    :param resident: whether the row is a minute of a resident worker.
+    :param resident: whether the row stands for one minute of a resident worker.
     :param listening: whether a NOTIFY wakes that worker.
-    :param started_by: the server that started the command beside it, if one did.
+    :param started_by: see `TickOptions`.
     """
     started, before = time.monotonic(), time.time()
     row = ticks.begin(

@@ -17,8 +17,8 @@ from ..models.conditions import ODD, OPEN_BATCH, PARKED, RUNNING, SPENT
 from ..types import TickReport, stored_json, stored_time, time_or_none
 from .definitions import undeclared
 
-#: Most rows of a kind that one transaction deletes, here and in `core.prune`, dependent rows not
-#: counted.
+#: The largest number of rows of one kind that one transaction deletes, here and in `core.prune`.
+#: Dependent rows are not counted.
 DELETED_AT_ONCE = 1000
 #: How long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)
@@ -26,7 +26,7 @@ TICK_RETENTION = timedelta(days=1)
 TICK_SLACK = timedelta(hours=1)
 #: Seconds by which a host's clock may differ from the database's without a warning.
 CLOCK_TOLERANCE_SECONDS = 2.0
-#: If a tick is seen over this many seconds after it began, it has recorded its slots.
+#: A tick whose ``seen_at`` is more than this many seconds after its start has recorded its slots.
 SEEN_AFTER_SECONDS = 1.0
 #: Number of ticks over which `TickRow.pruned` sums.
 LATEST_TICKS = 5
@@ -82,8 +82,8 @@ def begin(
     They are deleted here, since each tick gets this far, even one that is killed later. So the
     table holds the ticks of about a day, however they end.
 
-    :param listening: whether it is a resident worker that a NOTIFY wakes.
-    :param resident: whether it is a minute of a resident worker.
+    :param listening: whether the row belongs to a resident worker that a NOTIFY wakes.
+    :param resident: whether the row stands for one minute of a resident worker.
     :param queues: the queues that it serves; empty means all.
     :param declared: the names of the definitions that its code declares.
     :param app: the name of the app.

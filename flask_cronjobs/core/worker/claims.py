@@ -30,8 +30,9 @@ MEND_SECONDS = 1.0
 BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
-#: The seconds added for each of these runs if claims find no others. If they all have one key,
-#: finding each costs a claim, so this keeps those claims to a tenth of the worker's time.
+#: The seconds added for each of these runs if claims find no others. After that time, claims look
+#: for these runs anew. If all have one key, it takes a claim to find each, so the pause keeps such
+#: claims to a tenth of the worker's time.
 SKIP_SECONDS_PER_RUN = 0.01
 #: The largest number of blocked runs that claims skip.
 MAX_BLOCKED_RUNS = 1000
@@ -51,7 +52,7 @@ class UnansweredClaims:
         self.must_check: bool = False
         self._books = books
         self._lease = lease
-        # The tokens, each with the time until which to look for it, which the first look sets.
+        # When to stop looking for each token; infinity until the first look, which sets the time.
         self._tokens: dict[str, float] = {}
         self._looked = Throttle()
 
@@ -173,7 +174,8 @@ class WorkerClaims:
     :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar unanswered: gives back the claims whose answers were lost.
     :ivar openings: opens the next runs of concurrency keys.
-    :ivar starts: the limits on starts; each opens starts before a claim, and takes them after it.
+    :ivar starts: the limits on starts. Each makes due runs claimable before a claim, and uses up a
+        start for each claimed run after it.
     :ivar next_start: the time of the next start that a due run waits for, by `time.monotonic`.
     """
 
@@ -233,8 +235,8 @@ class WorkerClaims:
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
         :param side_by_side: see `ClaimRequest`.
-        :param look_first: if the last claim got less than it wanted, check whether a run is due
-            before the next one, which takes more time, and SQLite's lock.
+        :param look_first: if the last claim got fewer runs than it wanted, first check whether a
+            run is due. A claim takes more time than this check, and takes SQLite's lock.
         :raises DatabaseTrouble: it is unknown what was recorded and claimed. Call it again.
         """
         request: ClaimRequest | None = None

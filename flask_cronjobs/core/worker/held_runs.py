@@ -45,7 +45,7 @@ class Leases:
             self._ends[claim.identity] = end
 
     def prolong(self, claims: Iterable[Claim], since: float) -> None:
-        """Extend leases that had not ended at *since* to last at least a moment from now.
+        """Let leases that had not ended at *since* last for at least a `renewal_window` from now.
 
         This is for SQLite while its write lock is held: no other worker can take a run meanwhile,
         and `reclaim` leaves living workers a moment to renew once the lock is free.
@@ -78,7 +78,8 @@ class Working:
 
     :ivar since: when it began, by `time.monotonic`.
     :ivar timeout: how long it may take, in seconds.
-    :ivar limit: the timeout of the run or of its current step; `NO_LIMIT` once it was raised.
+    :ivar limit: the deadline and timeout of the run or of its current step; `NO_LIMIT` after a
+        `TimedOut` has been raised for it.
     :ivar error: the last interruption of its handler.
     :ivar told_at: when it was first interrupted.
     :ivar is_lost: whether it was interrupted because its lease is lost.
@@ -112,7 +113,7 @@ class Working:
         """Limit this block to *seconds*, unless the timeout comes earlier."""
         before, limit = self.limit, (time.monotonic() + seconds, seconds)
         if before < limit:
-            yield  # Do not restore the limit: it is `NO_LIMIT` if its timeout was raised.
+            yield  # Do not restore the limit: it is `NO_LIMIT` if a `TimedOut` was raised.
             return
         self.limit = limit
         try:
@@ -147,7 +148,7 @@ class HeldRuns:
     :ivar outcomes: the outcomes that are not recorded yet.
     :ivar requests: the requests of handlers that reported progress and wait for an answer.
     :ivar woken: whether `wake` was called before the last `collect` returned.
-    :ivar postponed: the times at which to send outcomes again whose rows were blocked, by run id.
+    :ivar postponed: when to send an outcome again, if its row was blocked, by run id.
     :ivar batches: the batches of runs that are or were held, until the keeper takes them out.
     :ivar outdated: lost claims of runs that are held anew, until their outcomes are dropped.
     """

@@ -254,7 +254,8 @@ class Keeper(threading.Thread):
         return (
             self.flag.at is not None
             or self._runner.left
-            # On a busy host, a tick may use up its budget before its first claim: it claims once.
+            # On a busy host, a tick may use up its budget before its first claim. Then it still
+            # claims once.
             or (self._has_asked and now >= self._options.until)
             or self._claimed >= self._max_runs
             or self._reached_limit() is not None
@@ -343,7 +344,7 @@ class Keeper(threading.Thread):
             requests.pop().answered.put(None)
 
     def _write_outputs(self, outcomes: Sequence[Outcome]) -> None:
-        """Write the output of handlers before their outcomes, so that both are retried."""
+        """Write the output of handlers before their outcomes; if this fails, both are retried."""
         for outcome in outcomes:
             if outcome.output is not None:
                 write_output(self._connection, outcome)
@@ -408,7 +409,7 @@ class Keeper(threading.Thread):
         single lock, no worker can reclaim the run; nor can one in the moment afterwards, in which
         we renew the leases.
 
-        :param began: when the keeper began the step that failed.
+        :param began: when the keeper decided to take the step that failed.
         """
         self._give_back_duty.due = _NOW
         too_long = self._trouble.seconds > self._settings.lease
@@ -479,7 +480,7 @@ class Keeper(threading.Thread):
         return time.monotonic() + COUNT_SECONDS
 
     def _stop_with_parent(self) -> float:
-        """Stop if the parent of the process pool was killed, which can no longer stop this worker.
+        """Stop if the parent of the process pool was killed, so that it cannot stop this worker.
 
         The parent's id was read before the fork, so a parent that died at once is noticed, too.
         """

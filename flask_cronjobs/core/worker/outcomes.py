@@ -141,8 +141,8 @@ def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
 def _without_our_frames(error: BaseException) -> BaseException:
     """Return *error* so that it may be kept: its traceback begins in the app's code.
 
-    Our own frames hold the run and its app context. The first frame of other code may belong to a
-    teardown.
+    Our own frames hold the run and its app context, so those before the first frame of other code
+    are dropped. If a teardown raised, that frame belongs to the teardown, not to the handler.
     """
     clear_chain(error)
     first = error.__traceback__

@@ -65,7 +65,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             stack.callback(thread.end)
         _perform(keeper, runner)
     if runner.context.interrupted is not None:
-        # Free them once more: now all frames that the exception passed through have ended.
+        # Free again what the exception's frames hold: only now have all of them ended.
         free_frames(runner.context.interrupted)
         raise runner.context.interrupted
     if flag.error is not None:
