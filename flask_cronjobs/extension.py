@@ -414,8 +414,8 @@ class CronJobs(OperatorMethods, StepMethods):
         :raises SetupError: it is called inside itself; or, on SQLite, ``db.session`` holds the
             write lock.
 
-        If *func* raises an error, the mark is removed, so that a retry does the effect. On SQLite,
-        this rolls back the uncommitted work of *func* in ``db.session``. If two callers use a key
+        If *func* raises an error, the effect counts as not done, so a retry does it. On SQLite,
+        the uncommitted work of *func* in ``db.session`` is rolled back. If two callers use a key
         at the same time, one calls *func* and the other waits for the result. Outside a run,
         another caller may repeat an effect that takes longer than ``CRONJOBS_LEASE``; an error in
         the log reports it.

@@ -39,9 +39,9 @@ T = TypeVar("T")
 class OperatorMethods:
     """The methods of `CronJobs` that act on the tables, each in the current app.
 
-    Each method writes and commits at once, on its own connection beside ``db.session``. SQLite has
-    only one write lock. While the session holds it, the methods that write raise `SetupError`, so
-    commit the session first. Each method raises `TablesMissing` if the job tables do not exist, and
+    The methods that write commit at once, on their own connection beside ``db.session``. SQLite has
+    only one write lock. While the session holds it, these methods raise `SetupError`, so commit the
+    session first. Each method raises `TablesMissing` if the job tables do not exist, and
     `DatabaseTrouble` if the database could not be used.
     """
 
@@ -289,7 +289,8 @@ class OperatorMethods:
         :returns: whether the definition is new.
         :raises ScheduleError: the schedule or zone cannot be read.
         :raises UnknownTask: no task has that name.
-        :raises TaskError: code declares a definition of that name, or a policy is unknown.
+        :raises TaskError: code declares a definition of that name, or *catchup*, *overlap* or
+            *ping* is invalid.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON, or too large.
 
@@ -430,7 +431,7 @@ class StepMethods:
         :returns: an iterator of lists of ids.
         :raises SetupError: the same as for `step`; or the ids do not ascend.
 
-        When the loop asks for the next chunk, the body's work in ``db.session`` and its position
+        When the loop asks for the next chunk, the body's work in ``db.session`` and the last id
         are committed together. If the body raises an error or leaves the loop, the chunk is rolled
         back, and the run gets a warning. The body must not commit, and must not call other steps.
 

@@ -256,7 +256,7 @@ class Task(Handler, Generic[P, R]):
             unchanged when a run succeeds, and with ``/fail`` when a run ends otherwise.
         :returns: the task itself.
         :raises ScheduleError: *cron* or *timezone* cannot be read.
-        :raises TaskError: the name is taken, or a policy is unknown.
+        :raises TaskError: the name is taken, or *catchup*, *overlap* or *ping* is invalid.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* does not fit the annotations, or is not plain JSON.
 

@@ -109,7 +109,7 @@ class Claim(NamedTuple):
         """
         payload, slot = self.stored_payload, self.stored_slot
         try:
-            # Do not convert plain numbers, as most slots are: few handlers read their slot.
+            # Most slots are plain numbers: do not convert them, since few handlers read them.
             if not (type(slot) is float and 0 <= slot < _YEAR_9000):
                 stored_time(slot)
             return {} if payload == "{}" else json_object(stored_json(payload))
@@ -285,7 +285,8 @@ class Outcome(NamedTuple):
     :ivar until: the earliest time of the next attempt; only for ``snoozed``.
     :ivar holds_rate: no attempt of its rate key may begin during *delay*.
     :ivar seconds: how long the attempt took.
-    :ivar reclaimed: the lease ran out. The outcome is recorded only if it was not renewed since.
+    :ivar reclaimed: the lease ran out. The outcome is recorded only if the lease was not renewed
+        since.
     :ivar finalized: the outcome is in the row already, written in the handler's own transaction.
     :ivar definition_id: the definition whose slot the run is; None for an enqueued run.
     :ivar exception: what the handler of a ``failed`` or ``dead`` run raised; if its worker was

@@ -152,7 +152,7 @@ queues_option: Callable[[Command], Command] = click.option(
     type=Seconds(0, 59),
     metavar="SECONDS",
     default=0.0,
-    help="Wait up to SECONDS first, so that hosts do not start at once.",
+    help="Wait up to SECONDS first, so that hosts do not all start together.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what is due, and change nothing.")
 @click.option(

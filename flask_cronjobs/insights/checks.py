@@ -574,7 +574,7 @@ CHECKS = (
         id="ahead",
         level="error",
         look=_ahead,
-        what="{table}.{column} is impossibly late: the database's clock was ahead",
+        what="{table}.{column} is too far in the future: the database's clock was ahead",
         todo="Work that depends on it is late. Correct the clock, then run this SQL: {sql}",
     ),
     Check(

@@ -185,7 +185,8 @@ def _refused(reader: Reader) -> Iterator[Finding]:
             yield Finding(
                 "refused-task",
                 "error",
-                f"{plural(row.number, 'run')} of the task {row.job_type!r} in the queue "
-                f"{row.queue!r} came back, and must wait: {one_line(str(row.why)).rstrip('.')}",
+                f"the executor's workers refused {plural(row.number, 'run')} of the task "
+                f"{row.job_type!r} in the queue {row.queue!r}: "
+                f"{one_line(str(row.why)).rstrip('.')}",
                 "Deploy this code to the executor's workers. The runs then start.",
             )

@@ -160,7 +160,7 @@ def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
     next_start = Rate(timedelta(seconds=key.period), key.burst).opens(key.tat)
     since_start = seconds_since(next_start, waiting.now)
     if since_start > -1:
-        yield Wait("rate", "for its rate", "for a worker to use the next start of its rate")
+        yield Wait("rate", "for its rate", "for a worker: its rate allows a start now")
     else:
         what = f"for its rate, next start {late(since_start)}"
         yield Wait("rate", what, what)

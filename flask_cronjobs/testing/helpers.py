@@ -160,7 +160,7 @@ def fire(
     :param raise_errors: whether to raise the handler's error.
     :returns: the run after its first attempt; ``skipped`` if an earlier run has not finished.
     :raises NotFound: there is no such definition.
-    :raises ValueError: its schedule does not name *at*.
+    :raises ValueError: *at* is not a slot of its schedule.
     :raises StateConflict: the slot has a run already, or its run cannot be claimed.
     :raises SetupError: the same as for `drain`.
 
@@ -304,8 +304,8 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
             if claim is None:
                 raise StateConflict(
                     f"Run {run_id} cannot be claimed: all shares of its concurrency key are taken, "
-                    "an earlier run comes first in strict order, or it is paused. End those runs "
-                    "or resume it first."
+                    "an earlier run comes first in strict order, or its task is paused. End those "
+                    "runs, or resume the task, first."
                 )
             worker.perform(claim)
 

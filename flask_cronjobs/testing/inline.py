@@ -49,7 +49,7 @@ class InlineWorker:
         self._app = context.state.app
         self._context = context
         self._raise_errors = raise_errors
-        # Tests do not wait for rates; runs wait only while their key is held back.
+        # Rates do not delay runs in tests, except while RetryLater holds back their rate key.
         unlimited = dict.fromkeys(context.state.registry.rates, UNLIMITED)
         options = WorkOptions(worker_name(), queues=queues, rates=unlimited)
         self._claims = WorkerClaims(context.books, context.state, options)

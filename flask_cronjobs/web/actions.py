@@ -141,8 +141,12 @@ def work_pause() -> str:
     """Pause a definition, task or queue."""
     target = _target()
     pause(state_of(), target, actor())
-    holds = "slots are not run" if target.kind == "definition" else "runs wait"
-    return f"The {target.kind} {target.name} is paused. Its {holds} until it is resumed."
+    then = (
+        "Slots that pass meanwhile are not run."
+        if target.kind == "definition"
+        else "Its runs wait until it is resumed."
+    )
+    return f"The {target.kind} {target.name} is paused. {then}"
 
 
 @action("status")

@@ -218,8 +218,8 @@ class Handler:
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
                 f"{its_key} cannot be filled in from the payload: {error!r}. Pass the arguments "
-                "that it names, or let it name only values that every payload has, in their stored "
-                "form: a field of a dataclass is {item[id]}."
+                "that it names, or let it name only values that every payload has. It sees them as "
+                "they are stored: write a field of a dataclass as {item[id]}."
             ) from None
         if not is_key(key, KEY_CHARACTERS):
             raise TaskError(

@@ -143,7 +143,7 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
     if options.async_at_once is not None and is_alone:
         why = "with atomic=True" if options.atomic else "that is not an async def"
         yield (
-            f"async_at_once has no effect on a handler {why}: each process runs it once at a time. "
+            f"async_at_once has no effect on a handler {why}: each process runs one at a time. "
             "Remove it; concurrency= limits runs over all processes."
         )
 

@@ -135,8 +135,8 @@ class Batch:
     def _gone(self) -> BatchClosed:
         return BatchClosed(
             f"The batch {self.key!r} takes no more runs: the transaction that opened it was rolled "
-            "back, or an operator closed it after a commit inside its block. If its row is gone, "
-            "fill it again from the start, in a new `with` block."
+            "back, or an operator closed it after a commit inside its block. If "
+            "jobs.batch_counts(key) is None, fill it again from the start, in a new `with` block."
         )
 
     def __repr__(self) -> str:

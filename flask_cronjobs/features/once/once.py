@@ -291,10 +291,12 @@ def _remove(effect: _Effect) -> None:
 def _overtaken(effect: _Effect) -> None:
     """Report that another caller had taken over the mark when the effect was done."""
     if effect.run_id is not None:
-        raise LeaseLost(f"once({effect.key!r}): the effect was done, but its mark was taken over")
+        raise LeaseLost(
+            f"once({effect.key!r}): the effect was done, but another worker had taken it over"
+        )
     logger.error(
-        "once(%r): the effect took longer than the lease of %g s, so another caller took over its "
-        "mark, and may have done it, too. Set CRONJOBS_LEASE to more than it may take.",
+        "once(%r): the effect took longer than the lease of %g s, so another caller took it over, "
+        "and may have done it, too. Set CRONJOBS_LEASE to more than the effect may take.",
         effect.key,
         effect.state.settings.lease,
     )
