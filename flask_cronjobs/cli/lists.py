@@ -55,7 +55,7 @@ def ticks(limit: int, before: int | None) -> Answer:
         (tick.id, moment(tick.started_at), tick.host, _took(tick, page.now), _did(tick))
         for tick in page.rows
     )
-    none = f"No tick has run yet. To install one: {command('crontab')}"
+    none = f"No tick has run yet. To print the line for the crontab: {command('crontab')}"
     above = [paint("warn", _gap(gap, page.now)) for gap in gaps.rows]
     if cut := gaps.cut("gap"):
         above.append(f"These are {cut}.")

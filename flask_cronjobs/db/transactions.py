@@ -217,7 +217,7 @@ def refusing_own_lock(
             raise
         raise SetupError(
             f"{trouble}: db.session holds SQLite's write lock. Commit (or roll back) the session "
-            f"{when}; in a step, or with atomic=True, do this before anything is written."
+            f"{when}; in a step, or with atomic=True, make this call before you write anything."
         ) from None
 
 

@@ -401,7 +401,7 @@ class TestOnSQLite:
         began = time.monotonic()
         with pytest.raises(SetupError, match=r"db\.session holds SQLite's write lock") as caught:
             jobs.once("k", lambda: calls.append(1))
-        assert "or with atomic=True, do this before anything is written." in str(caught.value)
+        assert "or with atomic=True, make this call before you write anything." in str(caught.value)
         assert caught.value.__suppress_context__  # SQLite's own message adds nothing, and is long.
         assert time.monotonic() - began < 10
         db.session.commit()

@@ -24,7 +24,10 @@ def test_empty_list_says_so(admin: Admin) -> None:
         ("effects --all", "No effects."),
         ("batches", "No unfinished batches. To list all: --all."),
         ("batches --all", "No batches."),
-        ("ticks", "No tick has run yet. To install one: flask jobs admin crontab"),
+        (
+            "ticks",
+            "No tick has run yet. To print the line for the crontab: flask jobs admin crontab",
+        ),
         ("ticks --before 1", "There are no older ticks."),
         ("operations", "No operations have been recorded."),
         ("queues", "No task is declared, and nothing waits."),

@@ -293,6 +293,6 @@ def test_a_queue_that_no_task_has_is_reported_with_a_suggestion(
     assert line.startswith("No task in this app's code uses the queue 'defaults'. Did you mean ")
     assert "'default'?" in line
     assert (
-        "Of that queue, only runs that were enqueued with using(queue='defaults') are claimed."
+        "From 'defaults', only runs that were enqueued with using(queue='defaults') are claimed."
         in line
     )

@@ -269,8 +269,8 @@ class _Step:
         self._held: Any = None
         if self.row.kind != kind:
             raise SetupError(
-                f"{new} has the name of {self.row}, which has a row already. If you change the "
-                "kind of a step, give it a new name."
+                f"{new} has the name of {self.row}, which this run has recorded already. If you "
+                "change the kind of a step, give it a new name."
             )
 
     def awaits(self, func: Callable[..., object]) -> bool:

@@ -382,7 +382,9 @@ def test_a_changed_step_needs_a_new_name(
 
     enqueue(close, retry=AGAIN)
     tick()
-    assert "has the name of step('same'), which has a row already" in str(the_run(db).last_error)
+    assert "has the name of step('same'), which this run has recorded already" in str(
+        the_run(db).last_error
+    )
 
 
 def test_steps_are_for_runs_alone(jobs: CronJobs, perform: Perform) -> None:
