@@ -139,16 +139,17 @@ class Claim(NamedTuple):
 
 #: The prefix of a token whose run was handed to an executor and has not begun there. The whole
 #: token is ``handed:celery:DATABASE:host:pid:random``, with the database's fingerprint.
-HANDED = "handed:"
+HANDED_PREFIX = "handed:"
 #: Number of leases for which a run may wait in a broker before it is handed over again.
 HANDED_LEASES = 5
 
 
 def handed_to(token: str | None) -> str | None:
     """Return the executor to which a run with this token was handed; None if it was not."""
-    if not isinstance(token, str) or not token.startswith(HANDED):  # SQLite may return a blob.
+    # SQLite may return a blob.
+    if not isinstance(token, str) or not token.startswith(HANDED_PREFIX):
         return None
-    return token.removeprefix(HANDED).partition(":")[0]
+    return token.removeprefix(HANDED_PREFIX).partition(":")[0]
 
 
 def without_secret(token: str | None) -> str | None:

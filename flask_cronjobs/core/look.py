@@ -57,9 +57,9 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
     return (rows[0].job_type, must_run_alone(*tuple(rows[0])[1:])) if rows else None
 
 
-def holder(connection: Connection, run_id: int) -> str:
+def locker(connection: Connection, run_id: int) -> str:
     """Return a sentence that says which process of PostgreSQL has locked a run's row."""
-    row = connection.execute(text(_HOLDER), {"run_id": run_id}).first()
+    row = connection.execute(text(_LOCKER), {"run_id": run_id}).first()
     if row is None:
         return "Another transaction has locked its row, or has sent it a signal. End that one."
     return (
@@ -69,7 +69,7 @@ def holder(connection: Connection, run_id: int) -> str:
 
 
 #: Finds the process that has locked a row, unless several have.
-_HOLDER = """
+_LOCKER = """
     SELECT pid, application_name, state FROM pg_stat_activity
     WHERE backend_xid = (SELECT xmax FROM job_runs WHERE id = :run_id) AND pid <> pg_backend_pid()
 """

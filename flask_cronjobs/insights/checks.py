@@ -39,10 +39,10 @@ from ..models.conditions import (
     PARKED,
     RATE_WAITS,
     READY_GROUPS,
-    RUNNABLE,
     RUNNING,
     SCHEDULED,
     SNOOZED,
+    UNCLAIMED,
 )
 from ..text.humanize import Link, ago, capitalized, duration, seconds_since
 from ..types import HANDED_LEASES, stored_time, time_or_none
@@ -371,7 +371,7 @@ def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Q
     # Ranges make PostgreSQL follow the index of the key.
     c = RUNS.c
     in_key = and_(c.concurrency_key >= key, c.concurrency_key <= key, c.id > run_id)
-    waits = select(c.id).where(text(ORDERED), text(RUNNABLE), in_key, c.run_at <= before)
+    waits = select(c.id).where(text(ORDERED), text(UNCLAIMED), in_key, c.run_at <= before)
     first = waits.where(*ours(reader)).order_by(c.concurrency_key, c.id).limit(1)
     return first.scalar_subquery()
 

@@ -28,9 +28,9 @@ from ..models.conditions import (
     RATE_WAITS,
     READY,
     READY_GROUPS,
-    RUNNABLE,
     RUNNING,
     SET_ASIDE,
+    UNCLAIMED,
 )
 from ..text import one_line
 from ..text.humanize import duration
@@ -117,7 +117,7 @@ def _is_stale(reader: Reader, _: bool) -> ColumnElement[bool]:
 
 
 def _waits(reader: Reader, why: str) -> ColumnElement[bool]:
-    return and_(text(RUNNABLE), waits_for(reader, why))
+    return and_(text(UNCLAIMED), waits_for(reader, why))
 
 
 def _all(*_: object) -> ColumnElement[bool]:

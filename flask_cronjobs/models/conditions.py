@@ -20,11 +20,12 @@ def sql_list(values: Iterable[str]) -> str:
     return "(" + ", ".join(f"'{value}'" for value in values) + ")"
 
 
-RUNNABLE = "status IN ('queued', 'failed')"
+#: The run waits for its first attempt or for the next one, due or not.
+UNCLAIMED = "status IN ('queued', 'failed')"
 #: As far as its row says, nothing holds the run back. Claims read these runs, due or not.
-READY = f"{RUNNABLE} AND gate IS NULL"
-#: Runnable, but without an attempt left, since ``max_attempts`` was lowered by hand.
-SPENT = f"attempts >= max_attempts AND {RUNNABLE}"
+READY = f"{UNCLAIMED} AND gate IS NULL"
+#: Unclaimed, but without an attempt left, since ``max_attempts`` was lowered by hand.
+SPENT = f"attempts >= max_attempts AND {UNCLAIMED}"
 # The CHECK constraints make these the same rows as READY, which PostgreSQL cannot know. Without
 # statistics it would otherwise use the index for one order to search by groups.
 READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL"
@@ -61,7 +62,7 @@ ORDERED = "strict AND finished_at IS NULL"
 #: A claim has met it behind others of its concurrency key; see `core.gate`.
 PARKED = "gate IN ('keys', 'order')"
 #: Begins at a rate.
-RATED = f"rate_key IS NOT NULL AND {RUNNABLE}"
+RATED = f"rate_key IS NOT NULL AND {UNCLAIMED}"
 #: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND gate = 'rate'"
 #: Its start has come, and nobody has claimed it yet.
@@ -77,5 +78,5 @@ ENDED_BATCH = "finished_at IS NOT NULL"
 FOLLOWED = "then_run_id IS NOT NULL"
 #: The operation changed exactly one run.
 OF_ONE_RUN = "run_id IS NOT NULL"
-#: Handed to an executor, which has not begun it yet; its token says so, see `types.HANDED`.
+#: Handed to an executor, which has not begun it yet; its token says so, see `types.HANDED_PREFIX`.
 HANDED = f"{RUNNING} AND locked_by LIKE 'handed:%'"

@@ -132,7 +132,7 @@ class JobRun(Base):
             "ck_job_runs_gate",
             "gate IS NULL OR (gate = 'keys' AND concurrency_key IS NOT NULL"
             " OR gate = 'order' AND strict OR gate = 'rate' AND rate_key IS NOT NULL)"
-            f" AND {conditions.RUNNABLE}",
+            f" AND {conditions.UNCLAIMED}",
         ),
         storage_options(),
     )

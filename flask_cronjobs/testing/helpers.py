@@ -30,7 +30,7 @@ from ..extension import CronJobs
 from ..insights.run_payloads import set_queue
 from ..log import worker_name
 from ..models import JobRun
-from ..models.conditions import RUNNABLE
+from ..models.conditions import UNCLAIMED
 from ..schedule import Schedule
 from ..schedule.catchup import Slot
 from ..task import Task
@@ -260,7 +260,7 @@ def _waits(state: State, with_delayed: bool) -> list[float]:
             SELECT job_type, min(run_at) <= {now} AS due, max(created_at) > {now} AS ahead,
                 min(CASE WHEN run_at > {now} AND attempts < max_attempts THEN run_at END) AS next,
                 {now} AS now
-            FROM job_runs WHERE {RUNNABLE} GROUP BY job_type ORDER BY job_type
+            FROM job_runs WHERE {UNCLAIMED} GROUP BY job_type ORDER BY job_type
         """
         rows = books.rows(text(query))
     declared_rows = [row for row in rows if row.job_type in state.registry.tasks]

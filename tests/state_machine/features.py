@@ -19,7 +19,7 @@ from flask_cronjobs.features.batches.ending import end_batch, end_batches
 from flask_cronjobs.features.once import once_effects
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.features.steps.step_rows import StepRow
-from flask_cronjobs.models.conditions import RUNNABLE, RUNNING
+from flask_cronjobs.models.conditions import RUNNING, UNCLAIMED
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim
 from tests.kit import spec
@@ -140,7 +140,7 @@ class OrderMachine(StoreMachine):
         now = self.books.dialect.now
         due = f"""
             SELECT id, concurrency_key FROM job_runs
-            WHERE {RUNNABLE} AND run_at <= {now} AND COALESCE(gate, '') <> 'rate'
+            WHERE {UNCLAIMED} AND run_at <= {now} AND COALESCE(gate, '') <> 'rate'
         """
         working = self.sql(f"SELECT concurrency_key FROM job_runs WHERE {RUNNING}")
         keys = {row.concurrency_key for row in working} - {None}

@@ -18,7 +18,7 @@ from ..app_state import State
 from ..claim import already_recorded
 from ..current import CurrentRun
 from ..insert import writing_connection
-from ..look import holder
+from ..look import locker
 from ..outcome import record_success
 from ..tasks.payload import kept_result
 
@@ -51,7 +51,7 @@ def call_atomic(
         connection, is_logged = writing_connection(session), False
         while not _try_commit(state, run, connection, result, disarm):
             if not is_logged:
-                logger.warning("%s: its commit waits. %s", claim, holder(connection, claim.id))
+                logger.warning("%s: its commit waits. %s", claim, locker(connection, claim.id))
                 is_logged = True
             time.sleep(BLOCKED_PAUSE_SECONDS)
     failpoints.reach("after-finalize")

@@ -24,7 +24,7 @@ from ...db.connection import Bookkeeping
 from ...errors import CronJobsError, DatabaseTrouble
 from ...log import Outage, logger, worker_name
 from ...text import one_line
-from ...types import HANDED, HANDED_LEASES, Claim
+from ...types import HANDED_LEASES, HANDED_PREFIX, Claim
 from .executor import Executor, executor_of
 
 #: The largest number of runs that are sent at a time.
@@ -152,7 +152,7 @@ class _Queue:
         self._limit = state.settings.handed_limit
         self._books = books
         own_options = options._replace(
-            worker=f"{HANDED}celery:{database_fingerprint(books)}:{worker_name()}",
+            worker=f"{HANDED_PREFIX}celery:{database_fingerprint(books)}:{worker_name()}",
             queues=(name,),
             elsewhere=frozenset(),
             lease=HANDED_LEASES * state.settings.lease,

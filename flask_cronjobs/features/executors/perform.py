@@ -14,7 +14,7 @@ from ...core.worker.work_options import WorkOptions
 from ...core.worker.worker import work
 from ...db.connection import Bookkeeping
 from ...log import logger, worker_name
-from ...types import HANDED
+from ...types import HANDED_PREFIX
 
 _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
@@ -39,7 +39,7 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
     """
     state.forget_connections()
     books = _kept_books(state)
-    if not (token.startswith(HANDED) and token.split(":")[2:3] == [books.database]):
+    if not (token.startswith(HANDED_PREFIX) and token.split(":")[2:3] == [books.database]):
         _say_refused(run_id)  # A token of a running run is refused, too: it is not secret.
         return None
     options = WorkOptions(

@@ -49,7 +49,7 @@ Group: TypeAlias = Mapping[str, Any]
 BEFORE_ALL: Group = {"rate_key": "", "job_type": "", "queue": "", "priority": -(2**31)}
 
 
-class Starts(NamedTuple):
+class Opened(NamedTuple):
     """The result of `open_starts`.
 
     :ivar opened: the number of waiting runs that may be claimed now.
@@ -68,7 +68,7 @@ def open_starts(
     request: ClaimRequest,
     after: Group = BEFORE_ALL,
     most: Mapping[str, int] = MappingProxyType({}),
-) -> Starts:
+) -> Opened:
     """Let due runs be claimed, as many of each key as it has free starts.
 
     It steps from group to group, however many runs wait. Checking does not need SQLite's write
@@ -101,8 +101,8 @@ def open_starts(
         if not is_all:
             waits.append(0.0)
         if len(groups) < GROUPS_READ:
-            return Starts(opened, min(waits, default=None))
-    return Starts(opened, 0.0, after)
+            return Opened(opened, min(waits, default=None))
+    return Opened(opened, 0.0, after)
 
 
 def _open(
@@ -373,7 +373,7 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
     :param rates: those of them that have a rate.
     """
     d, unrated = books.dialect, dict.fromkeys(task for task in tasks if task not in rates)
-    request, starts = ClaimRequest(1, "", tuple(unrated)), Starts(opened=1)
+    request, starts = ClaimRequest(1, "", tuple(unrated)), Opened(opened=1)
     for _ in range(_MENDED):
         if starts.opened or starts.after != BEFORE_ALL:
             starts = open_starts(books, unrated, request, starts.after)

@@ -22,7 +22,7 @@ from ...core.app_state import State
 from ...core.current import CurrentRun, in_event_loop, running
 from ...core.enqueue import explaining_missing_tables, wake
 from ...core.insert import writing_connection
-from ...core.look import holder
+from ...core.look import locker
 from ...core.tasks.options import (
     check_delay,
     check_function,
@@ -392,7 +392,7 @@ class _Step:
             if not is_logged:
                 logger.warning(
                     "%s: %s waits. %s",
-                    *(self.run.claim, self.row, holder(connection, self.run.id)),
+                    *(self.run.claim, self.row, locker(connection, self.run.id)),
                 )
                 is_logged = True
             yield

@@ -30,7 +30,7 @@ def waiting(kit: Kit, key: str = "key", number: int = 1, **values: Any) -> list[
     return kit.runs(number, rate_key=key, gate="rate", **values)
 
 
-def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Starts:
+def opened(kit: Kit, rate: Rate = HUNDRED, **request: Any) -> rates.Opened:
     return rates.open_starts(kit.books, {"task": rate}, kit.request(**request))
 
 
@@ -62,7 +62,7 @@ def test_waiting_runs_are_not_claimed_until_they_have_a_slot(kit: Kit) -> None:
     first, second = waiting(kit, number=2)
     assert kit.claim_ids(side_by_side=True) == []
     assert opened(kit).opened == 1
-    assert opened(kit) == rates.Starts(), "one is ready already"
+    assert opened(kit) == rates.Opened(), "one is ready already"
     claims = kit.claim(side_by_side=True)
     assert [claim.id for claim in claims] == [first]
     assert spent(kit, claims) == []
@@ -149,7 +149,7 @@ def test_run_passes_from_its_rate_to_the_gate_of_its_key_and_needs_no_other_star
     assert opened(kit).opened == 1
     assert kit.claim_ids(side_by_side=True) == []
     assert kit.get(rated).gate == "keys"
-    assert opened(kit) == rates.Starts(), "its rate has let it go"
+    assert opened(kit) == rates.Opened(), "its rate has let it go"
     kit.finish(holder)
     assert gate.open_behind(kit.books, [first]) == 1
     claims = kit.claim(side_by_side=True)
