@@ -21,7 +21,6 @@ from flask_cronjobs.core.claim_statement import claim_statement
 from flask_cronjobs.core.definitions import DefinitionRow
 from flask_cronjobs.core.leases import (
     end_spent,
-    in_brokers,
     look_for_expired,
     progress,
     renew,
@@ -33,6 +32,7 @@ from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.db.statements import SETTINGS
 from flask_cronjobs.features.batches.batch_rows import NewBatch, close, hold_open, open_batch
 from flask_cronjobs.features.batches.ending import end_batches
+from flask_cronjobs.features.executors.tokens import in_brokers
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.insights.batch_views import find_batch, list_batches
 from flask_cronjobs.insights.checks import seconds_behind

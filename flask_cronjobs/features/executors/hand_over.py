@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 
 from ...core.app_state import State
-from ...core.leases import database_fingerprint, give_tokens, in_brokers
 from ...core.look import look_at_queue
 from ...core.worker.claims import WorkerClaims
 from ...core.worker.outcomes import released
@@ -26,6 +25,7 @@ from ...log import Outage, logger, worker_name
 from ...text import one_line
 from ...types import HANDED_LEASES, HANDED_PREFIX, Claim
 from .executor import Executor, executor_of
+from .tokens import database_fingerprint, give_tokens, in_brokers
 
 #: The largest number of runs that are sent at a time.
 MAX_SENT_RUNS = 100

@@ -9,17 +9,18 @@ from functools import cached_property
 
 from ...core.app_state import State, Throttle
 from ...core.claim import release_token
-from ...core.leases import REFUSED_SECONDS, database_fingerprint, refuse
 from ...core.worker.work_options import WorkOptions
 from ...core.worker.worker import work
 from ...db.connection import Bookkeeping
 from ...log import logger, worker_name
 from ...types import HANDED_PREFIX
+from .tokens import REFUSED_SECONDS, database_fingerprint, refuse
 
 _LACKS = (
     "The worker {worker} does not have this task: its code is older than that of the ticks, or "
     "does not import it. Deploy Celery's workers before the processes that tick."
 )
+
 #: Seconds between two warnings about refused messages, since an attacker may send thousands.
 _WARNING_SECONDS = 60.0
 _refused = Throttle()

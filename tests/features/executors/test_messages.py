@@ -15,10 +15,10 @@ from sqlalchemy import text
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import Throttle, state_of
-from flask_cronjobs.core.leases import database_fingerprint
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.engines import connect_apart
 from flask_cronjobs.features.executors import perform as executor_worker
+from flask_cronjobs.features.executors.tokens import database_fingerprint
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import handed_to
 from tests.features.executors.conftest import forget_kept_connections

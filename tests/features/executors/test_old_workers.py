@@ -12,7 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.core.leases import REFUSED_SECONDS
+from flask_cronjobs.features.executors.tokens import REFUSED_SECONDS
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.models import JobRun
 from tests.features.executors.threads import Threads
