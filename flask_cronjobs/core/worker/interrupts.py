@@ -198,7 +198,7 @@ class HandlerInterrupter:
 
     @contextmanager
     def finding_async(self, find: Find) -> Generator[None]:
-        """In this block, interrupt the async handlers that *find* returns."""
+        """Interrupt the async handlers that *find* returns, as long as the block runs."""
         if not self.enabled:
             yield
             return
