@@ -195,9 +195,10 @@ def _take(d: Dialect) -> str:
 
 
 def _take_in_one(d: Dialect) -> str:
-    taken = claimed(d)
-    for name, value in taken.items():
-        taken[name] = f"CASE WHEN chosen.gate IS NULL THEN {value} ELSE job_runs.{name} END"
+    taken = {
+        name: f"CASE WHEN chosen.gate IS NULL THEN {value} ELSE job_runs.{name} END"
+        for name, value in claimed(d).items()
+    }
     return f"""
     , chosen AS MATERIALIZED (
         SELECT id, share, NULL AS gate FROM takes UNION ALL SELECT id, NULL, gate FROM parks
