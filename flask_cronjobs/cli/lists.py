@@ -202,8 +202,7 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
 def operations(limit: int, before: int | None) -> Answer:
     """List the operations of users, newest first.
 
-    Each retry, cancel, discard, pause, resume, run, edit and prune is recorded, and kept for a
-    year.
+    Each change that an operator makes is recorded, and kept for a year.
     """
     page = list_operations(state_of(), before, limit)
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET")
