@@ -206,7 +206,7 @@ def test_odd_batch_suffers_alone(
         end = f"UPDATE job_runs SET status = 'succeeded', finished_at = '{LONG_AGO}'"
         execute(db, f"{end} WHERE queue = 'bad'")
         assert jobs.tick(budget=5).succeeded == 2
-        assert "The batch bad is broken, and waits: " in caplog.text
+        assert "The batch bad cannot end, since its row is broken: " in caplog.text
         state = state_of(app)
         states = {view.key: view.state for view in list_batches(state).rows}
         assert states == {"good": "finished", "bad": "running"}

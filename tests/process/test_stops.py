@@ -92,7 +92,7 @@ def test_handler_that_does_not_end_is_ended_with_its_process(
         assert "its process was ended" in site.run(run).last_error
         assert site.failures(run) == ["TimedOut"]
     if task == "async_in_c":
-        assert f"task {task}, run {run}: its handler blocks the event loop" in result.stderr
+        assert f"task {task}, run {run}: its handler has blocked the event loop" in result.stderr
 
 
 @pytest.mark.parametrize("task", ["hold_the_interpreter", "async_hold_the_interpreter"])

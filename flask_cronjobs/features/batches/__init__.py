@@ -19,7 +19,10 @@ def minute(books: Bookkeeping) -> int:
 
 
 def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
-    """End those of the batches *ids* that can be ended; None means all batches. See `minute`."""
+    """End the batches that can be ended; return how many runs of ``then`` were enqueued.
+
+    :param ids: the batches to check; None for all.
+    """
     from .ending import end_batches
 
     return end_batches(books, ids)

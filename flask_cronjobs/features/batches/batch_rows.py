@@ -67,8 +67,8 @@ def open_batch(connection: Connection, d: Dialect, batch: NewBatch) -> tuple[int
 def hold_open(connection: Connection, batch_id: int) -> bool:
     """Lock an open batch until *connection*'s transaction or savepoint ends.
 
-    It locks by a write, since sqlite3 begins no transaction for a SELECT, and since a transaction
-    with an old snapshot must fail.
+    It takes the lock with a write, since sqlite3 begins no transaction for a SELECT, and since a
+    transaction with an old snapshot must fail.
 
     :returns: False if the batch is closed or gone.
     """
@@ -99,7 +99,8 @@ def is_open(books: Bookkeeping, batch_id: int) -> bool:
 def hold_batches(connection: Connection, d: Dialect, batch_ids: Iterable[int]) -> list[int]:
     """Lock those of *batch_ids* that have not ended, so that none ends before the commit.
 
-    It locks by a write, so that a transaction with an old snapshot cannot end one of them.
+    It takes the locks with a write, so that a transaction with an old snapshot cannot end one of
+    these batches.
 
     :returns: the ids of batches that another transaction has locked; leave their runs alone.
     """
@@ -109,8 +110,8 @@ def hold_batches(connection: Connection, d: Dialect, batch_ids: Iterable[int]) -
         return []
     free = f"SELECT id FROM job_batches WHERE {d.among('id')} AND {OPEN_BATCH} {d.skip_locked}"
     lock = f"UPDATE job_batches SET key = key WHERE {d.any_of('id', free)} RETURNING id"
-    own = {row.id for row in connection.execute(text(lock), {"ids": d.many(ids)})}
-    return [batch_id for batch_id in ids if batch_id not in own]
+    locked_ids = {row.id for row in connection.execute(text(lock), {"ids": d.many(ids)})}
+    return [batch_id for batch_id in ids if batch_id not in locked_ids]
 
 
 def _has(status: str, batch: str) -> str:

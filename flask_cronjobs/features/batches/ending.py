@@ -1,7 +1,7 @@
 """End batches whose last member has ended.
 
-Every tick checks all batches that have not ended, so none is forgotten, whatever was killed. A
-worker checks the batches of its runs, so that their ``then`` is enqueued soon; see `Keeper`.
+Every tick checks all batches that have not ended, so none is forgotten, even if workers are killed.
+A worker checks the batches of its runs, so that their ``then`` is enqueued soon; see `Keeper`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .batch_rows import is_live, members_of, numbers_of
 
 #: Most batches that one statement checks.
 MAX_BATCHES = 1000
-#: Seconds to wait, one after the other, for another process that is ending the same batch.
+#: Seconds of the successive waits for another process that is ending the same batch.
 PAUSE_SECONDS = (0.01, 0.04)
 
 
@@ -72,7 +72,7 @@ def _logging_broken(key: str) -> Generator[None]:
         if isinstance(error, CronJobsError) and not is_about_the_rows(error):
             raise
         logger.error(
-            "The batch %s is broken, and waits: %s. Correct its row in job_batches.",
+            "The batch %s cannot end, since its row is broken: %s. Correct the row in job_batches.",
             one_line(str(key)),
             one_line(str(error)).rstrip("."),
         )

@@ -31,7 +31,8 @@ def _members_are_old(d: Dialect) -> str:
     """
 
 
-# The ``then`` run of a batch may read the batch's counts until the run itself is pruned.
+# The ``then`` run of a batch may read the batch's counts, so the batch is kept until that run is
+# pruned.
 BATCHES = Kind(
     "job_batches", ENDED_BATCH, "finished_at", "retention", _members_are_old, runs_by="batch_id"
 )

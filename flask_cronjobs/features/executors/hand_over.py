@@ -1,8 +1,9 @@
 """Hand runs of chosen queues over to Celery, in a thread beside the runs of this worker.
 
-A run that is handed over is ``running``, with a token that says so (`types.handed_to`), until a
-Celery worker exchanges the token. If none does within its lease, the run is reclaimed like one
-whose worker was lost, but the attempt does not count, since no handler has begun.
+A run that is handed over is ``running``. Its token shows that it was handed over (see
+`types.handed_to`), until a Celery worker replaces the token. If none does within the run's lease,
+the run is reclaimed like one whose worker was lost, but the attempt does not count, since no
+handler has begun.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class HandOver(threading.Thread):
         ]
 
     def _hand_on(self, queues: Sequence[_Queue]) -> None:
-        # It checks once even if a tick's budget was over before its runs began.
+        # Check once even if the tick's budget was used up before this thread began.
         while queues and self._flag.at is None:
             pause = self._pause_after_round(queues)
             if self._over() or (pause >= CHECK_SECONDS and not self._options.resident):

@@ -1,4 +1,4 @@
-"""The tokens of runs that wait in a broker, in the database."""
+"""Read and write the tokens of runs that wait in a broker, and identify their database."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def give_tokens(books: Bookkeeping, claims: Iterable[Claim], tokens: Iterable[st
     :raises DatabaseTrouble: it is unknown which tokens the runs have.
     """
     pairs = list(zip(claims, tokens, strict=True))
-    values = [{"id": claim.id, "token": claim.token, "fresh": fresh} for claim, fresh in pairs]
+    values = [{"id": claim.id, "token": claim.token, "fresh": token} for claim, token in pairs]
     rows = books.rows(_give_tokens(books.dialect), {"held": json.dumps(values)}, repeat=False)
     written_ids = {row.id for row in rows}
-    return [claim._replace(token=fresh) for claim, fresh in pairs if claim.id in written_ids]
+    return [claim._replace(token=token) for claim, token in pairs if claim.id in written_ids]
 
 
 @lru_cache(maxsize=2)
@@ -94,7 +94,7 @@ _SQLITE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
 def database_fingerprint(books: Bookkeeping) -> str:
     """Return a text that identifies the database, whatever its URL, but reveals nothing about it.
 
-    A database that is restored or moved gets another one. On SQLite, it is made from the ids of the
+    The text changes if the database is restored or moved. On SQLite, it is made from the ids of the
     file and its disk.
     """
     ids: tuple[object, ...]

@@ -235,7 +235,7 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
         raise
     except BaseException:
         # This is an interruption, Ctrl-C, or the SystemExit with which a server ends its worker. It
-        # is unknown how far the call came. The next caller finds the effect in doubt, even if this
+        # is unknown how far the call got. The next caller finds the effect in doubt, even if this
         # write fails.
         with suppress(CronJobsError), _refusing_own_lock(effect):
             once_effects.doubt(effect.books, effect.key, effect.owner)

@@ -265,7 +265,7 @@ class Pings:
         try:
             if not self._lanes[definition_id % LANES].put((definition_id, path, label)):
                 logger.warning(
-                    "A ping of a definition was dropped, since %d are waiting for its monitor",
+                    "A ping of a definition was dropped, since %d others are waiting to be sent",
                     MAX_WAITING_PINGS,
                 )
         except RuntimeError as error:  # No more threads can be started.

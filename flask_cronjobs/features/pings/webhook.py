@@ -1,4 +1,4 @@
-"""Send findings that begin or end to ``CRONJOBS_ALERT_URL``.
+"""Report new and ended findings to ``CRONJOBS_ALERT_URL``.
 
 Each tick checks for them, since ticks are the only part that always runs. A tick cannot report that
 ticks have stopped, so use ``CRONJOBS_PING_URL`` for that.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...insights.checks import Finding
 
 #: The name of the POST in the log.
-_ALERT = "The alert by CRONJOBS_ALERT_URL"
+_ALERT = "The CRONJOBS_ALERT_URL alert"
 #: Most characters of a message; Discord refuses more.
 _MAX_CHARACTERS = 2_000
 
@@ -56,20 +56,21 @@ def alert(state: State, worker: str) -> None:
 def message(app: str, open_findings: Sequence[Finding], before: Collection[str]) -> str:
     """Return a line for each of *open_findings* that is new, and for each id that has ended.
 
-    New findings are those whose ids are not in *before*; the others in *before* have ended.
+    A finding is new if its id is not in *before*. An id in *before* has ended if no open finding
+    has it.
 
     The text is cut at the length that webhooks accept.
     """
     lines = [f"{app}: {finding.message}" for finding in open_findings if finding.id not in before]
     lines += [
-        f"{app}: over: {id_}"
+        f"{app}: resolved: {id_}"
         for id_ in sorted(set(before) - {finding.id for finding in open_findings})
     ]
     return "\n".join(map(_plain, lines))[:_MAX_CHARACTERS]
 
 
 def _plain(line: str) -> str:
-    """Return *line* so that no name in it becomes a link, a mention or a second line."""
+    """Escape *line*, so that no name in it becomes a link, a mention or a second line."""
     escaped = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # Mattermost and Discord take a bare @channel for a mention, and [text](address) for a link.
     return one_line(escaped).replace("@", "@\u200b").replace("](", "]\u200b(")

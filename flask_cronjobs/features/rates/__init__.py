@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
-    """Let runs begin whose rates allow it; return the seconds until the next start, if any."""
+    """Open the gates of due runs whose rates have a free start.
+
+    :returns: the seconds until the next start for which a due run waits; None if none waits.
+    """
     request = ClaimRequest(1, "", tuple(state.registry.tasks), tuple(queues))
     return rates.open_starts(books, state.registry.rates, request).wait
 
@@ -31,5 +34,5 @@ def starts(
 
 
 def mend(state: State, books: Bookkeeping) -> None:
-    """Let runs begin whose task no longer has a rate, and delete the rows of unused keys."""
+    """Open the gates of runs whose task no longer has a rate; delete the rows of unused keys."""
     rates.mend(books, state.registry.tasks, state.registry.rates)

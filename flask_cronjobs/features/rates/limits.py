@@ -1,4 +1,4 @@
-"""The starts of rate limits: opened before a worker's claims, and taken after them."""
+"""Rate limits in a worker: it opens gates before its claims, and takes starts after them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RateLimits:
         self._look_at = 0.0
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Let due runs be claimed whose rates have a free start.
+        """Open the gates of due runs whose rates have a free start.
 
         :param promptly: check even if the last check was a moment ago, so that the worker finds
             runs that have just been enqueued.

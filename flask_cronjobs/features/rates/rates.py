@@ -39,8 +39,8 @@ from ...types import Claim, Outcome, stored_time, time_or_none
 GROUPS_READ = 500
 #: Most such statements that one check sends.
 _READS_A_LOOK = 20
-#: Most runs of each group that one check lets be claimed, and how many more it reads, since some
-#: wait for their concurrency keys.
+#: Most runs of each group whose gates one check opens, and how many more it reads, since some wait
+#: for their concurrency keys.
 _READY = 400
 _BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
@@ -69,7 +69,7 @@ def open_starts(
     after: Group = BEFORE_ALL,
     most: Mapping[str, int] = MappingProxyType({}),
 ) -> Opened:
-    """Let due runs be claimed, as many of each key as it has free starts.
+    """Open the gates of due runs: of each key, as many as it has free starts.
 
     It steps from group to group, however many runs wait. Checking does not need SQLite's write
     lock.
@@ -77,7 +77,7 @@ def open_starts(
     :param rates: the rate of each task to check; None if a task no longer has a rate.
     :param request: the tasks and queues of the claim that follows.
     :param after: the place where the last check ended. A check reads at most ten thousand groups.
-    :param most: for some keys, the most runs that it lets be claimed.
+    :param most: for some keys, the most gates to open.
     """
     d, opened, waits = books.dialect, 0, list[float]()
     rated = d.many(task for task in rates if rates[task])
@@ -108,7 +108,7 @@ def open_starts(
 def _open(
     books: Bookkeeping, parameters: Mapping[str, object], free: list[dict[str, Any]]
 ) -> tuple[int, bool]:
-    """Open the gate of the first runs of the groups *free*.
+    """Open the gates of the first runs of the groups *free*.
 
     Runs that their concurrency keys hold back do not use up a start. So if more runs of a key were
     opened than it has starts, the search continues after them.
@@ -159,7 +159,7 @@ def _first_after(group: str) -> str:
 
 
 _ORDER = f"{', '.join(_GROUP)}, run_at, id"
-#: The columns of a key's row. PostgreSQL would not always plan a join in the same way.
+#: The columns of a key's row, as subqueries, since PostgreSQL does not always plan a join well.
 _OF_KEY = ", ".join(
     f"(SELECT {name} FROM job_rates WHERE key = {{0}}.rate_key) AS {name}"
     for name in ("tat", "period", "last_at")
@@ -367,7 +367,7 @@ KEPT_SECONDS = 86_400
 
 
 def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> None:
-    """Let runs begin whose task no longer has a rate, and delete the rows of unused keys.
+    """Open the gates of runs whose task no longer has a rate; delete the rows of unused keys.
 
     :param tasks: the tasks that the code declares.
     :param rates: those of them that have a rate.
@@ -384,5 +384,5 @@ def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> 
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))
 
 
-#: Most checks of one `mend`, which let 40,000 runs of a group be claimed.
+#: Most checks of one `mend`, enough to open the gates of 40,000 runs of a group.
 _MENDED = 100

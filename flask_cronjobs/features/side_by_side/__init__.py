@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def loop(context: RunnerContext) -> AsyncLoop | None:
-    """Return the loop that performs the runs of async handlers; None if no task has any."""
+    """Return the loop for handlers that run side by side; None if no task has such a handler."""
     tasks = tasks_of(context.state)
     if not tasks:
         return None
@@ -29,7 +29,7 @@ def tasks_of(state: State) -> dict[str, int]:
 
     Tasks with ``atomic=True`` are left out, since the end of the handler must be the end of all its
     work. All tasks are left out if the app has its own way to call async handlers, if this thread
-    runs an event loop, or if contexts on one event loop cannot share the app's session.
+    runs an event loop, or if app contexts on one event loop would share one session.
     """
     app, at_once = state.app, state.settings.async_at_once
     own_way = getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync

@@ -33,7 +33,7 @@ from .async_attempt import OwnedThreads, attempt
 from .async_run import STEP_SECONDS, AsyncRun, LoopWatch
 from .kinds import AsyncKinds
 
-#: Seconds for which a handler may block the loop before that counts.
+#: Seconds for which a handler may block the loop before it is reported.
 BLOCKED_SECONDS = 1.0
 #: Seconds that the remaining handlers may take to end when the worker is ended by force.
 UNWIND_SECONDS = 1.0
@@ -134,29 +134,30 @@ class AsyncLoop:
             self._call_soon(self._deliver)
 
     def look(self, now: float) -> None:
-        """Note since when each handler could have ended, and log once which one blocks the loop.
+        """Note the time since which each handler could have ended; log once which blocks the loop.
 
-        A handler can end once it was interrupted, unless another one blocks the loop.
+        A handler can end after it has been interrupted, unless another one blocks the loop.
         """
         blocking = self._blocking(now)
         if len(blocking) == 1 and not blocking[0].blocks:
             blocking[0].blocks = True
             logger.warning(
-                "%s: its handler blocks the event loop, and so all async handlers of this worker, "
-                "for more than 1 s. Let it await, or call what blocks with asyncio.to_thread().",
+                "%s: its handler has blocked the event loop, and so all async handlers of this "
+                "worker, for more than 1 s. Let it await, or make the blocking call with "
+                "asyncio.to_thread().",
                 blocking[0].claim,
             )
         for run in self.at_work:
             if run in blocking:
                 run.could_end = float("-inf")
             else:
-                told_at = None if blocking else run.told_at
-                run.could_end = float("inf") if told_at is None else told_at
+                interrupted_at = None if blocking else run.told_at
+                run.could_end = float("inf") if interrupted_at is None else interrupted_at
 
     def _blocking(self, now: float) -> Sequence[AsyncRun]:
-        """Return the runs that may have blocked the loop for long; none if it makes progress.
+        """Return the runs that may have blocked the loop for too long; none if it makes progress.
 
-        If the blocking run is known, it is the only one; otherwise it may be any running run.
+        If the blocking run is known, only that run is returned; otherwise, all running runs are.
         """
         loop, at_work = self._loop, self.at_work
         if loop is None or not self._keepers_watch.is_late(now):
@@ -263,7 +264,7 @@ class AsyncLoop:
 
     @contextmanager
     def _within(self, run: AsyncRun, seconds: float) -> Generator[None]:
-        """Interrupt *run*'s handler after *seconds* in this block, if it is in the loop."""
+        """Interrupt *run*'s handler after *seconds* in this block, unless a thread executes it."""
         if events._get_running_loop() is not self._loop:
             yield
             return
@@ -276,7 +277,7 @@ class AsyncLoop:
 
     def _end(self, run: AsyncRun, outcome: Outcome) -> None:
         # Do this first, since a second Ctrl-C may come at any point, and the loop would wait for a
-        # run that is left in there.
+        # run that is still in `_runs`.
         del self._runs[run.claim.identity]
         if run.timer is not None:
             run.timer.cancel()
@@ -299,7 +300,7 @@ class AsyncLoop:
             run.interrupt(error)
 
     def _go_on(self) -> None:
-        """Note that the loop makes progress, and interrupt handlers that are due."""
+        """Note that the loop makes progress, and deliver the interruptions that are due."""
         now = time.monotonic()
         self._watch.goes_on(now)
         self._keepers_watch.goes_on(now)

@@ -53,7 +53,7 @@ class LoopWatch:
     """Tells whether an event loop makes progress, and how long one run has blocked it if not.
 
     The loop calls `goes_on` every `STEP_SECONDS`. Between two calls it executes at most one step of
-    each task. Signal handlers check in its own thread and the keeper in another, so each of them
+    each task. Signal handlers check in the loop's thread and the keeper in another, so each of them
     has its own watch.
     """
 
@@ -73,7 +73,7 @@ class LoopWatch:
         return now - self._went_on >= 2 * STEP_SECONDS
 
     def seconds(self, run: object, now: float) -> float:
-        """Return how long only *run* was seen running since the loop last made progress."""
+        """Return for how long *run* alone has been seen running since the last progress."""
         sighting = (self._went_on, run)
         if sighting != self._seen:
             self._seen, self._since = sighting, now

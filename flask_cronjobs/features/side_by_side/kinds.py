@@ -62,7 +62,7 @@ class AsyncKinds:
         return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
 
     def look(self, idle: bool, first: Callable[[], tuple[str, bool] | None]) -> None:
-        """Check, if it is time, which run is first in the queue while async handlers are running.
+        """While async handlers are running, check now and then which run is first in the queue.
 
         If only an idle worker can run it, let the current runs end, and claim nothing meanwhile. If
         they take too long, continue claiming, and wait longer next time.
@@ -105,8 +105,8 @@ class AsyncKinds:
         ahead = 0 if self._limited or self._rated else self._ahead()
         room = self._at_once + ahead - len(unfinished)
         # All runs of a claim may be of the same task.
-        of_limited = [self._limits[name] - counts[name] for name in tasks if name in self._limited]
-        return Wanted(max(0, min([room, *of_limited])), tasks, True)
+        places = [self._limits[name] - counts[name] for name in tasks if name in self._limited]
+        return Wanted(max(0, min([room, *places])), tasks, True)
 
     def _ahead(self) -> int:
         """Return how many runs to claim in advance, which begin when others end."""
@@ -116,7 +116,7 @@ class AsyncKinds:
         return min(MAX_CLAIMED_RUNS, int(AHEAD_SECONDS * self._at_once / max(mean, 1e-6)))
 
     def _end_drain_if_over(self, idle: bool) -> None:
-        """Continue claiming if a drain is over, since the worker is idle or it took too long.
+        """Continue claiming if a drain is over: the worker is idle, or the drain took too long.
 
         If it took too long, the next one may take twice as long, and begins later.
         """

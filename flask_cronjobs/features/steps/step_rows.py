@@ -91,7 +91,7 @@ class AttemptSteps:
         return None if again is None else (row.result, again)
 
     def doubts(self, name: str, ids: Sequence[Any]) -> bool:
-        """Return whether the ids of a chunk are out of order for Python; True once a step."""
+        """Return whether Python orders the ids of a chunk differently; True at most once a step."""
         unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
         if name in self._doubted or all(str(first) <= str(second) for first, second in unjudged):
             return False
@@ -147,11 +147,11 @@ def write(
     delay: float | None = None,
     message: str | None = None,
 ) -> tuple[StepRow | None, Any]:
-    """Write *row* for a finished step, a chunk or a pause, and lock its run's row.
+    """Write *row* for a finished step, a chunk, a sleep or a wait, and lock its run's row.
 
-    A pause has ended if its time is over, or if the signal came first. If the run waits at it, the
-    run becomes due at the end of the pause. Otherwise this attempt and those before it no longer
-    count.
+    A sleep or a wait is finished if its time is over, or if the signal came first. If it is not,
+    the run becomes due when the time is over. If the run need not wait, this attempt and those
+    before it no longer count.
 
     :param seconds: how long the step has worked.
     :param delay: seconds for which the run waits, from when it first reached the step.
@@ -202,7 +202,7 @@ def waits_for(connection: Connection, run_id: int, name: str) -> str | None:
 
 def sees_the_end(connection: Connection) -> bool:
     """Return whether a transaction sees concurrent commits, such as the end of a run."""
-    if dialect_of(connection.engine).one_writer:  # A writer has the newest snapshot there.
+    if dialect_of(connection.engine).one_writer:  # On SQLite, a writer has the newest snapshot.
         return True
     level: str = connection.scalars(text("SHOW transaction_isolation")).one()
     return level == "read committed"
@@ -305,8 +305,8 @@ def holding(d: Dialect) -> TextClause:
     due_at = d.typed(":due_at", "timestamptz")
     counts = f"{due_at} IS NULL AND attempts > forgiven AND attempts <= {MAX_FORGIVEN_ATTEMPTS}"
     unpaused_now = f"{unpaused('job_type', 'task')} AND {unpaused('queue', 'queue')}"
-    # IS TRUE keeps the planner from the index of leases, as in `core.outcome.ours`. Python
-    # compares the values: for a NULL column, SQLite 3.40 returns true for IS NOT NULL here.
+    # IS TRUE keeps the planner from using the index of leases, as in `core.outcome.ours`. RETURNING
+    # has no IS NOT NULL, since SQLite 3.40 evaluates it to true there for a NULL column.
     return text(f"""
     UPDATE job_runs SET
         progress_message = COALESCE({d.typed(":message", "text")}, progress_message),

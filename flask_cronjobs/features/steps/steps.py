@@ -177,7 +177,7 @@ class _AsyncChunks(AsyncIterator[Any]):
 def pause(state: State, kind: str, name: str, delay: object) -> JSON:
     """Return the payload of the signal *name*, or None once a wait or a sleep is over.
 
-    :raises Suspended: the pause has not ended. The run becomes due when it does.
+    :raises Suspended: the wait or sleep is not over. The run becomes due when it is.
     """
     seconds = in_seconds(delay)
     if seconds is None:
@@ -266,7 +266,7 @@ class _Step:
         self._note_line(name)
         self.row: StepRow = self.steps.rows.get(name, new)
         self._began = 0.0
-        self._held: Any = None
+        self._run_row: Any = None
         if self.row.kind != kind:
             raise SetupError(
                 f"{new} has the name of {self.row}, which this run has recorded already. If you "
@@ -320,7 +320,7 @@ class _Step:
     def check_order(self, chunk: Sequence[Any], later_ids: Iterable[Any]) -> None:
         """Check that *later_ids*, the ids after the first of *chunk*, contain the rest of it.
 
-        :raises SetupError: one of them is not.
+        :raises SetupError: some ids are missing.
         """
         later_reprs = set(map(repr, later_ids))
         if missing := [id_ for id_ in chunk[1:] if repr(id_) not in later_reprs]:
@@ -339,7 +339,7 @@ class _Step:
             yield chunk
         except GeneratorExit:
             self.steps.left[self.row.name] = (
-                f"{self.row} was left by its loop (break, return or an error) inside chunk "
+                f"The loop over {self.row} was left (by break, return or an error) inside chunk "
                 f"{self.row.chunks}, whose work is rolled back, and the step has not ended. To end "
                 "it early, let its function return no more ids."
             )
@@ -452,18 +452,18 @@ class _Step:
             )
             if step_and_run is None:
                 return False
-            row, self._held = step_and_run
-            self._check_held(row)
+            row, self._run_row = step_and_run
+            self._check_still_held(row)
             self.row = row or self.row
             self._commit(session)
             self.run.claim = claim._replace(
-                max_attempts=self._held.max_attempts, forgiven=self._held.forgiven
+                max_attempts=self._run_row.max_attempts, forgiven=self._run_row.forgiven
             )
             failpoints.reach(f"after-{self.row.kind}")
         return True
 
-    def _check_held(self, row: StepRow | None) -> None:
-        if self._held is None:
+    def _check_still_held(self, row: StepRow | None) -> None:
+        if self._run_row is None:
             raise LeaseLost(f"{self.row}: the lease was lost before the commit; all is rolled back")
         if row is None:
             raise SetupError(
@@ -504,7 +504,7 @@ class _Step:
             raise error
 
     def _interruption(self) -> Interruption | None:
-        run_row = self._held
+        run_row = self._run_row
         if run_row.cancel_requested_at is not None:
             return Cancelled("cancelled by an operator while it ran")
         if self.row.waits:
@@ -516,7 +516,7 @@ class _Step:
 
 
 def _attempt_steps(run: CurrentRun) -> AttemptSteps:
-    """Return the attempt's knowledge of its run's steps; the first step reads it."""
+    """Return the run's steps as this attempt knows them; the first step reads them."""
     if AttemptSteps not in run.feature_objects:
         with run.books_here() as books:
             attempt_steps = run.feature_objects[AttemptSteps] = steps.read(books, run.id)

@@ -44,7 +44,8 @@ class Misfit(Exception):
     def message(self, hidden: Sequence[str]) -> str:
         """Return the message. It never contains a value, which may have to be hidden.
 
-        :param hidden: the names of values whose keys are not shown, either; see `redacted`.
+        :param hidden: parts of the names of hidden values; see `redacted`. The keys inside such a
+            value are not shown, either.
         """
         inside = (
             f"{shown_path((*self.path, *keys), hidden)}: {problem}"
@@ -60,8 +61,8 @@ class Codec(NamedTuple):
     """How the values of one type are stored.
 
     :ivar expected: describes the values that fit, for people.
-    :ivar encode: returns the JSON of a value, which may be given as JSON; raises `Misfit`.
-    :ivar decode: returns the value of its JSON; raises `Misfit`. None if the JSON is the value.
+    :ivar encode: returns the JSON of a value, which may be JSON already; raises `Misfit`.
+    :ivar decode: returns the value for its JSON; raises `Misfit`. None if the JSON is the value.
     :ivar exact: values of exactly this type need no check.
     :ivar choices: the JSON of all values, if they are few.
     """
@@ -261,7 +262,7 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
 
 
 def _by_pydantic(hint: Any) -> Codec:
-    """Return the codec of a type that pydantic knows; if it does not, one that refuses."""
+    """Return the codec of a type that pydantic knows; one that refuses all values otherwise."""
     name = hint.__name__ if isinstance(hint, type) else str(hint)
     try:
         from pydantic import TypeAdapter
@@ -273,7 +274,7 @@ def _by_pydantic(hint: Any) -> Codec:
         return _refusing(
             name,
             f"a type whose conversion takes linear time, and {name} has unions of types that "
-            "contain unions again. Tell their members apart by pydantic's "
+            "contain unions again. Tell their members apart with pydantic's "
             "Field(discriminator=…), or annotate with Any for plain JSON",
         )
 

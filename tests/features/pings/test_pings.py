@@ -174,7 +174,7 @@ class TestTrouble:
             pings.started(Claim(1, "t", "it", {}, 1, 1, ago(0), definition_id=1))
         pings.close()
         assert 2 <= len(monitor.requests) <= 3
-        assert "was dropped, since 2 are waiting for its monitor" in caplog.text
+        assert "was dropped, since 2 others are waiting to be sent" in caplog.text
 
     def test_url_that_somebody_wrote_into_the_table_harms_nothing_and_is_not_logged(
         self, jobs: CronJobs, db: SQLAlchemy, caplog: pytest.LogCaptureFixture

@@ -54,7 +54,7 @@ def test_beginning_and_end_of_a_problem_are_reported_once(
     assert tick_lines() == [DEAD]
     assert tick_lines() == []
     _set(db, run_id, "cancelled")
-    assert tick_lines() == ["tests: over: dead"]
+    assert tick_lines() == ["tests: resolved: dead"]
     assert tick_lines() == []
     assert _written(db) == [[], ["dead"], ["dead"], [], []]
 
@@ -75,16 +75,16 @@ def test_a_webhook_that_fails_is_told_by_the_next_tick(
     monitor.status = 500
     assert tick_lines() == [DEAD]
     assert _written(db) == [None]
-    text = "The alert by CRONJOBS_ALERT_URL to 127.0.0.1 failed: HTTPError 500 Internal Server Err"
+    text = "The CRONJOBS_ALERT_URL alert to 127.0.0.1 failed: HTTPError 500 Internal Server Error"
     assert text in caplog.text
     assert "secret" not in caplog.text
     monitor.status = 200
     assert tick_lines() == [DEAD]
     monitor.status = 500
     _set(db, run_id, "cancelled")
-    assert tick_lines() == ["tests: over: dead"]
+    assert tick_lines() == ["tests: resolved: dead"]
     monitor.status = 200
-    assert tick_lines() == ["tests: over: dead"]
+    assert tick_lines() == ["tests: resolved: dead"]
     assert tick_lines() == []
 
 
@@ -128,7 +128,8 @@ def test_a_webhook_that_fails_twice_is_a_finding_with_its_reason_in_the_log(
     rows.run("dead", finished_at=ago(60))
     tick_lines(), tick_lines()
     assert "webhook" in [finding.id for finding in findings(state)]
-    assert "CRONJOBS_ALERT_URL to 127.0.0.1 failed: URLError: Connection refused" in caplog.text
+    text = "The CRONJOBS_ALERT_URL alert to 127.0.0.1 failed: URLError: Connection refused"
+    assert text in caplog.text
     assert "typo" not in caplog.text
 
 
@@ -139,10 +140,10 @@ def test_without_the_setting_nothing_is_noted(jobs: CronJobs, db: SQLAlchemy, ro
 
 
 def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
-    text = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: over: all"
+    text = "The batch <!channel> @here <https://e.vil|R&D> [R](https://e.vil)\nshop: resolved: all"
     assert message("shop", [Finding("open-batch", "warning", text)], ()) == (
         "shop: The batch &lt;!channel&gt; @\u200bhere &lt;https://e.vil|R&amp;D&gt; "
-        "[R]\u200b(https://e.vil) shop: over: all"
+        "[R]\u200b(https://e.vil) shop: resolved: all"
     )
 
 

@@ -242,7 +242,7 @@ def test_handler_that_blocks_is_named_and_ended_at_its_timeout(
     assert time.monotonic() - began < 50
     assert (report.succeeded, report.failed) == (1, 1)
     assert ends(db) == [("failed", "TimedOut"), ("succeeded", None)]
-    assert caplog.text.count("task blocks, run 1: its handler blocks the event loop") == 1
+    assert caplog.text.count("task blocks, run 1: its handler has blocked the event loop") == 1
 
 
 @pytest.mark.parametrize("how", ["task", "thread"])

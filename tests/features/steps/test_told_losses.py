@@ -131,7 +131,7 @@ def test_a_loop_that_is_left_warns_of_its_chunk(
 
     run = perform(close_async if is_async else close)
     assert (run.status, run.result, labels(db)) == ("succeeded", "done", ["[1]"])
-    assert "each('invoices') was left by its loop" in str(run.last_error)
+    assert "The loop over each('invoices') was left (by break" in str(run.last_error)
     assert "chunk 2" in str(run.last_error)
 
 
