@@ -214,7 +214,7 @@ _UNPRUNED = timedelta(hours=1)
 _RECENT_TICKS = 100
 #: Seconds that a time in a row may be ahead of the clock.
 AHEAD = 60.0
-#: Most runs that are first in their strict order and are read.
+#: Most runs at the head of a strict order that are read.
 _HEADS = 1_000
 #: The id of the check of the webhook, which is not sent to the webhook itself.
 WEBHOOK = "webhook"
@@ -224,7 +224,7 @@ CHECK_IMPORT = "Check that the FLASK_APP in the crontab imports the module that 
 
 @read_once
 def last_tick(reader: Reader) -> Row[Any]:
-    """Return the working tick seen last, or NULLs, and whether a tick has failed since."""
+    """Return the last seen tick that did its work, or NULLs; and whether one has failed since."""
     works, c = did_its_work(reader.dialect), TICKS.c
     # Leave out ticks that began while the database's clock was ahead.
     is_past = c.started_at <= literal_column(reader.dialect.now)
@@ -285,7 +285,8 @@ def _late_definition(reader: Reader, name: str, number: int, since: datetime | N
     if since is not None:
         long = duration(seconds_since(since, reader.now))
         what = (
-            f"the definition {name!r}{others} has been due for {long}, and no tick has recorded it"
+            f"the definition {name!r}{others} has been due for {long}, and no tick has enqueued "
+            "its run"
         )
     return {"what": what, "name": name, "number": number, "since": since}
 
@@ -650,7 +651,8 @@ CHECKS = (
         rare="open_batches",
         patience=_A_DAY,
         what="the batch {name!r} was opened {ago} and has not been closed",
-        todo="If all of its runs are in it, close it: flask jobs admin batches {quoted} --close",
+        todo="If all of its runs have been enqueued, close it: flask jobs admin batches {quoted} "
+        "--close",
         link=("runs", {"batch": "{name}"}),
     ),
     Check(

@@ -72,21 +72,21 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
         index["name"]: index for index in inspector.get_indexes(table.name)
     }
     for index in sorted(table.indexes, key=lambda index: str(index.name)):
-        have = indexes_by_name.get(str(index.name))
+        existing = indexes_by_name.get(str(index.name))
         todo = (
             f"Make a migration that creates {index.name}, or create it as it is defined in "
             "flask_cronjobs/models/tables.py."
         )
-        if have is None and index.unique:
+        if existing is None and index.unique:
             what = f"{table.name} lacks the unique index {index.name}: runs may be duplicated"
             yield Finding("indexes", "error", what, todo)
-        elif have is None:
+        elif existing is None:
             what = f"{table.name} lacks the index {index.name}: queries slow down as it grows"
             yield Finding("indexes", "warning", what, todo)
-        elif bool(have["unique"]) != bool(index.unique):
+        elif bool(existing["unique"]) != bool(index.unique):
             what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
-        elif have["column_names"] != index.columns.keys():
+        elif existing["column_names"] != index.columns.keys():
             what = f"{index.name} has other columns than this version needs: queries slow down"
             yield Finding("indexes", "warning", what, todo)
 

@@ -1,4 +1,4 @@
-"""Read the first page over one connection."""
+"""Read what the first page shows over one connection."""
 
 from __future__ import annotations
 

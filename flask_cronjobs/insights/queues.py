@@ -46,8 +46,8 @@ class QueueView:
             by = f" by {self.pause.paused_by}" if self.pause.paused_by else ""
             return f"paused{by} {since(self.pause.paused_at, now)}"
         more = len(self.hosts) - _NAMED
-        named = ", ".join(self.hosts[:_NAMED])
-        return self.executor or (f"{named} and {more} more" if more > 0 else named) or "no host"
+        hosts = ", ".join(self.hosts[:_NAMED])
+        return self.executor or (f"{hosts} and {more} more" if more > 0 else hosts) or "no host"
 
 
 def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:

@@ -261,7 +261,7 @@ def capped(statement: Query) -> ScalarSelect[int]:
 
 
 def record(kind: type[T], row: Any, /, **others: Any) -> T:
-    """Return a *kind*, a dataclass: *others*, and the columns of *row* for its remaining fields."""
+    """Return a dataclass *kind* made from *others* and, for its other fields, columns of *row*."""
     names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)
 
@@ -309,8 +309,8 @@ def page_of(
         statement = statement.where(is_older)
     statement = statement.order_by(*(column.desc() for column in newest))
     rows = reader.rows(statement.limit(limit + 1))
-    following = rows[limit - 1].id if len(rows) > limit else None
-    return Page(convert(rows[:limit]), following, reader.now)
+    last_id = rows[limit - 1].id if len(rows) > limit else None
+    return Page(convert(rows[:limit]), last_id, reader.now)
 
 
 def plain_data(value: Any) -> Any:

@@ -130,7 +130,7 @@ def own_facts(run: RunView) -> list[Fact]:
     """Return the facts about *run* that the banner of its page does not show."""
     row, now = run.row, run.now
     waits = row.status in ("queued", "failed")
-    back, order = since(row.locked_until, now), "strict" if run.strict else None
+    lease_ends, order = since(row.locked_until, now), "strict" if run.strict else None
     latest = f"in attempt {row.attempts}" if row.attempts > 1 else None
     is_over = row.locked_until is not None and row.locked_until <= now
     can_look_up = run.concurrency_key is not None and HIDDEN not in run.concurrency_key
@@ -143,11 +143,15 @@ def own_facts(run: RunView) -> list[Fact]:
         Fact("last started", row.started_at, row.started_at),
         Fact("took", _took_and_waited(row, run.now), latest),
         Fact("finished", row.finished_at, row.finished_at),
-        Fact("handed to", row.handed_to, f"if it does not begin there, it is queued again {back}"),
+        Fact(
+            "handed to",
+            row.handed_to,
+            f"if it does not begin there, it is queued again {lease_ends}",
+        ),
         Fact(
             "worker",
-            row.locked_by if back and not is_over and row.handed_to is None else None,
-            f"its lease ends {back}",
+            row.locked_by if lease_ends and not is_over and row.handed_to is None else None,
+            f"its lease ends {lease_ends}",
         ),
         Fact("snoozed", _snoozed(run)),
         Fact("batch", run.batch, link=("runs", {"batch": run.batch})),
@@ -235,8 +239,8 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
     """Return the attempts of a run, latest first. Only failed ones have their own rows."""
     of_run = select(FAILURES).where(FAILURES.c.run_id == row.id)
     failures = reader.rows(of_run.order_by(FAILURES.c.attempt.desc()).limit(FAILURES_KEPT))
-    written = _outputs(reader, row.id)
-    outputs = {number: row.output for number, row in written.items()}
+    output_rows = _outputs(reader, row.id)
+    outputs = {number: row.output for number, row in output_rows.items()}
     attempts = [
         record(
             Attempt,
@@ -262,7 +266,7 @@ def _attempts(reader: Reader, row: Row[Any]) -> tuple[Attempt, ...]:
             output=outputs.get(row.attempts),
         )
         attempts.insert(0, latest)
-    if (leftover := written.get(row.attempts + 1)) is not None:
+    if (leftover := output_rows.get(row.attempts + 1)) is not None:
         worker = without_secret(leftover.worker)
         ended = leftover.written_at
         released = Attempt(

@@ -185,7 +185,7 @@ FILTERS = (
 class RunFilter:
     """The runs to find. A filter that is None matches all runs.
 
-    The age and the time of a run count from its end, or from its due time if it has not ended.
+    The time of a run is its end, or its due time if it has not ended. Its age is counted from then.
 
     :ivar error: a part of the error's type or message, in upper or lower case.
     :ivar error_type: the exact type of the error; empty for runs without one.
@@ -252,7 +252,7 @@ def _word(which: Filter, value: Any) -> str:
 def matching(state: State, which: RunFilter, limit: int, connection: Connection) -> list[int]:
     """Return all runs that match *which*, newest first, up to *limit*, for bulk actions.
 
-    :param which: a filter with statuses that have an index, so without succeeded runs.
+    :param which: a filter whose statuses have an index; succeeded runs have none.
     """
     reader = Reader(state, connection)
     queries = [part.with_only_columns(RUNS.c.id) for part in statements(reader, which)]

@@ -106,12 +106,12 @@ class RunPage(Page[RunRow]):
 
     @property
     def partial(self) -> bool:
-        """Return whether the search stopped before the page was full, to be continued."""
+        """Whether the search stopped before the page was full; the next page continues it."""
         return self.searched_to is not None
 
     @property
     def before(self) -> int | None:
-        """Return the id in the next page's cursor."""
+        """The id in the next page's cursor."""
         return None if self.next is None else self.next.id
 
 
@@ -167,7 +167,7 @@ def page_ids(
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
 ) -> tuple[Sequence[Any], Any]:
-    """Return up to *limit* plus one rows as `Cursor` objects, and the last row that was read.
+    """Return up to *limit* plus one rows like a `Cursor`, and the last row that may be read.
 
     If an index narrows the list, the last row is None. Otherwise only `WINDOW` rows are read.
 
@@ -206,14 +206,14 @@ def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorti
     indexed = replace(which, search=None)
     if which == RunFilter() or (which == indexed and not _is_wide(which)):
         return None
-    among = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)]
+    queries = [select(RUNS.c.id, RUNS.c.run_at, RUNS.c.finished_at)]
     if not _is_wide(which):
-        among = statements(reader, indexed)
+        queries = statements(reader, indexed)
     if cursor is not None:
-        among = [part.where(order.beyond(RUNS.c, cursor)) for part in among]
+        queries = [part.where(order.beyond(RUNS.c, cursor)) for part in queries]
     if order == DUE_FIRST and indexed in _NEARLY_ALL_WAITING:
-        among = list(first_due(reader, among, WINDOW))
-    last = _first(among, 1, order, _is_fenced(which, order)).offset(WINDOW - 1)
+        queries = list(first_due(reader, queries, WINDOW))
+    last = _first(queries, 1, order, _is_fenced(which, order)).offset(WINDOW - 1)
     return next(iter(reader.rows(last)), None)
 
 

@@ -95,7 +95,11 @@ def refuse_hidden(state: State, payload: Mapping[str, object], stored: JSON) -> 
 
 
 def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
-    """Return a new run like *run* with *payload*, and with the key and limit of a definition."""
+    """Return a new run like *run* with *payload*.
+
+    It keeps the concurrency key and limit of *run*, unless its task gives it a key. If it has a
+    definition, it keeps the limit even then.
+    """
     handler = _handler(state, run)
     refuse_hidden(state, payload, _parsed(run))
     arguments = handler.payload_from(payload)

@@ -84,8 +84,8 @@ def queue_run(
     :param name: a definition's name, or else a task's.
     :param payload: the handler's keyword arguments; default: the definition's payload.
     :param tasks: whether *name* may be a task's.
-    :param options: the options of `Task.using` except ``replace``, so that a run that waits with
-        the key stays as it is.
+    :param options: the options of `Task.using` except ``replace``: a waiting run that holds the
+        key stays unchanged.
     :raises NotFound: no definition or task has that name; the message suggests similar names.
     :raises UnknownTask: the definition's task is not declared by this app's code.
     :raises TypeError: the handler does not take *payload*.

@@ -43,7 +43,7 @@ class DefinitionView:
 
     :ivar origin: ``code`` or ``database``.
     :ivar cells: its last ten runs, oldest first.
-    :ivar last_seconds: the seconds that the latest of *cells* took that ran to its end.
+    :ivar last_seconds: the latest ``took`` among *cells* that is not None.
     :ivar next_slots: the next three slots, in the definition's zone; none while it is paused. The
         first is in the past if no tick has recorded it yet.
     :ivar broken: the reason why it cannot be read, if it cannot.
@@ -121,8 +121,8 @@ def definition_views(reader: Reader, rows: Sequence[Row[Any]]) -> tuple[Definiti
 
 
 def _view(reader: Reader, row: Row[Any], latest: Sequence[Row[Any]]) -> DefinitionView:
-    jobs, cells = reader.state.registry, tuple(map(_cell, reversed(latest)))
-    undeclared = row.origin == "code" and row.name not in jobs.declarations
+    registry, cells = reader.state.registry, tuple(map(_cell, reversed(latest)))
+    undeclared = row.origin == "code" and row.name not in registry.declarations
     return record(
         DefinitionView,
         row,
@@ -131,7 +131,7 @@ def _view(reader: Reader, row: Row[Any], latest: Sequence[Row[Any]]) -> Definiti
         last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
         next_slots=_slots(row, reader.now),
         broken=_broken(row),
-        orphaned=row.job_type not in jobs.tasks,
+        orphaned=row.job_type not in registry.tasks,
         undeclared=undeclared,
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
         due_since=_due_since(row, reader.now),
@@ -173,8 +173,8 @@ def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
     slots = next_slots(row.schedule, row.timezone, now.replace(second=0, microsecond=0))
     if row.next_run_at is None or row.next_run_at > now:
         return slots
-    owed = row.next_run_at.astimezone(parse_zone(row.timezone))
-    return (owed, *slots[: NEXT - 1])
+    due_slot = row.next_run_at.astimezone(parse_zone(row.timezone))
+    return (due_slot, *slots[: NEXT - 1])
 
 
 def _cell(run: Row[Any]) -> Cell:

@@ -15,7 +15,7 @@ from ..text.redaction import redacted
 from ..types import JSON, without_secret
 from .reader import STEPS, Reader, record
 
-#: Most steps of a run that are shown, from the latest on.
+#: Most steps of a run that are shown: the latest ones.
 SHOWN = 50
 
 
@@ -38,12 +38,12 @@ class StepView:
 
     @property
     def seconds(self) -> float | None:
-        """Return how many seconds it took, if it ended."""
+        """The seconds that it took, if it has ended."""
         return seconds_between(self.started_at, self.finished_at)
 
     @property
     def state(self) -> str:
-        """Return the state of the step in words."""
+        """The state of the step in words."""
         chunks = plural(self.chunks, "chunk")
         if self.finished_at is None:
             return WAITS.get(self.kind, f"{chunks} done")

@@ -96,10 +96,10 @@ def list_gaps(source: Source) -> Page[Gap]:
         )
         last = reader.value(select(func.max(TICKS.c.seen_at)).where(works))
         now = reader.now
-    over, number = [Gap(row.before, row.started_at) for row in rows], number_of(rows)
+    gaps, number = [Gap(row.before, row.started_at) for row in rows], number_of(rows)
     if isinstance(last, datetime) and (now - last).total_seconds() > age:
-        over, number = [Gap(last, None), *over], Count(number.value + 1)
-    return Page(over, None, now, number)
+        gaps, number = [Gap(last, None), *gaps], Count(number.value + 1)
+    return Page(gaps, None, now, number)
 
 
 def list_ticks(source: Source, limit: int = 20, before: int | None = None) -> Page[Row[Any]]:

@@ -69,10 +69,10 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
     if not waiting:
         return {}
     keys = {row.id: row for row in reader.rows(_of_keys([row.id for row in waiting]))}
-    named = {run_id for row in keys.values() for run_id in (row.holder, row.before) if run_id}
+    other_ids = {run_id for row in keys.values() for run_id in (row.holder, row.before) if run_id}
     c = RUNS.c
-    query = select(c.id, c.status, c.started_at).where(c.id.in_(named))
-    others = {row.id: row for row in reader.rows(query)} if named else {}
+    query = select(c.id, c.status, c.started_at).where(c.id.in_(other_ids))
+    others = {row.id: row for row in reader.rows(query)} if other_ids else {}
     return {
         row.id: _reasons(_Waiting(reader, row, keys[row.id], others))
         for row in waiting
@@ -134,7 +134,7 @@ def _paused(waiting: _Waiting) -> Iterable[Wait]:
     for pause in stopping(waiting.reader, row.task, row.queue):
         by = f" by {pause.paused_by}" if pause.paused_by else ""
         when = since(pause.paused_at, waiting.now)
-        what = f"until the {pause.kind} {pause.name} is resumed, which was paused{by} {when}"
+        what = f"until the {pause.kind} {pause.name}, paused{by} {when}, is resumed"
         yield Wait("paused", f"{pause.kind} paused", what)
 
 
@@ -187,7 +187,7 @@ def _not_due(waiting: _Waiting) -> Iterable[Wait]:
     if kind == "wait":
         yield Wait("signal", f"for {name}", f"for the signal {name}: it times out {due}")
     elif kind == "sleep":
-        yield Wait("sleep", f"sleeps, {due}", f"for the end of the sleep {name}: {due}")
+        yield Wait("sleep", f"sleeps, due {due}", f"for the end of the sleep {name}: {due}")
     else:
         yield Wait("later", due, f"until it is due: {due}")
 

@@ -97,7 +97,7 @@ SITUATIONS: dict[str, tuple[Callable[[Rows], object], str, str]] = {
     "late": (
         lambda rows: rows.definition("mails", next_run_at=ago(HOUR)),
         "late-definition",
-        "the definition 'mails' has been due for 1 h, and no tick has recorded it",
+        "the definition 'mails' has been due for 1 h, and no tick has enqueued its run",
     ),
     "rate": (
         # The rate has a free start, but no tick takes it.

@@ -98,12 +98,17 @@ def test_a_pause_comes_before_what_the_clock_says(rows: Rows, state: State, jobs
     waits = list_runs(state).waits[run_id]
     assert [wait.kind for wait in waits] == ["paused", "later"]
     assert waits[0].short == "task paused"
-    assert waits[0].what.startswith("until the task send is resumed, which was paused by Python ")
+    assert waits[0].what.startswith("until the task send, paused by Python ")
+    assert waits[0].what.endswith(", is resumed")
 
 
 @pytest.mark.parametrize(
     ("kind", "waits", "short"),
-    [("wait", "signal", "for it"), ("sleep", "sleep", "sleeps, in 9 min"), ("each", "later", "in")],
+    [
+        ("wait", "signal", "for it"),
+        ("sleep", "sleep", "sleeps, due in 9 min"),
+        ("each", "later", "in"),
+    ],
 )
 def test_a_run_waits_at_its_step(
     rows: Rows, state: State, kind: str, waits: str, short: str
