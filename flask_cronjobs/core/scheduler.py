@@ -177,7 +177,7 @@ def plan_paused(row: DefinitionRow) -> SlotPlan:
 
     :raises ScheduleError: the schedule cannot be read.
     """
-    return _plan(row, None, reason="paused: its slots are not made up", kind="Paused")
+    return _plan(row, None, reason="paused: slots during a pause are not run", kind="Paused")
 
 
 def _plan(row: DefinitionRow, catchup: Catchup | None, **why: Any) -> SlotPlan:
