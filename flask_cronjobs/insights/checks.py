@@ -470,7 +470,7 @@ def seconds_behind(source: Reader | Bookkeeping, settings: Settings) -> float:
 def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
     """Find the time since which finished ticks have not reached the webhook.
 
-    A single tick may have just finished and be about to call it, so only two in a row count.
+    A single tick may have just finished and be about to call it, so it counts only when overdue.
     """
     c = TICKS.c
     last_reported = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
@@ -484,14 +484,14 @@ def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
 def _paused(reader: Reader, before: datetime) -> Iterator[Seen]:
     for pause in list_pauses(reader):
         at, by = pause.paused_at, pause.paused_by
-        named = {"name": pause.name, "quoted": shlex.quote(pause.name)}
-        yield {"kind": pause.kind, "since": at, "by": by, **named}
+        names = {"name": pause.name, "quoted": shlex.quote(pause.name)}
+        yield {"kind": pause.kind, "since": at, "by": by, **names}
 
 
 def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
     """Return a SELECT of the values that the texts of a check may name."""
-    named = {"run": run_id, "name": name, "other": other, "since": since}
-    return select(*(value.label(key) for key, value in named.items()))
+    values = {"run": run_id, "name": name, "other": other, "since": since}
+    return select(*(value.label(key) for key, value in values.items()))
 
 
 def _first(reader: Reader, rows: Query) -> Iterator[Seen]:

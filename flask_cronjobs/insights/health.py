@@ -30,7 +30,7 @@ class Verdict:
     :ivar sentence: the status for people, such as ``Last tick 12 s ago from web-1``.
     :ivar headline: the number of things that need attention, in words.
     :ivar now: the database's now.
-    :ivar last_tick_at: the time when a working tick was last seen alive.
+    :ivar last_tick_at: the time when a tick that did its work was last seen alive.
     :ivar age: the seconds since *last_tick_at*.
     :ivar host: the host of that tick.
     :ivar findings: the problems that need attention, worst first.

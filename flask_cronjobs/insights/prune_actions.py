@@ -18,9 +18,9 @@ def prune_all(
     actor: str = DEFAULT_ACTOR,
     progress: Progress | None = None,
 ) -> int:
-    """Delete the runs that are older than their retention.
+    """Delete the rows that are older than their retention.
 
-    :param dry_run: only count the runs.
+    :param dry_run: only count the runs among them.
     :returns: the number of runs.
     """
     with state.bookkeeping() as books:

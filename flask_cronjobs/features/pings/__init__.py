@@ -11,7 +11,7 @@ from .webhook import alert
 
 
 def watch(state: State) -> Pings:
-    """Return the pings about the runs of a worker."""
+    """Return a `Pings` for the runs of a worker."""
     return Pings(state)
 
 

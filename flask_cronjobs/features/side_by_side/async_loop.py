@@ -47,7 +47,7 @@ _dropped: set[asyncio.Task[Any]] = set()
 
 
 class AsyncLoop:
-    """Performs async runs for the runner, in whose thread it is used except for some methods.
+    """Performs async runs in the runner's thread; some methods are for other threads.
 
     :param tasks: the async tasks, each with the number of its runs that may run at once.
     """

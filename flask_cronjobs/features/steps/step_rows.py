@@ -91,7 +91,7 @@ class AttemptSteps:
         return None if again is None else (row.result, again)
 
     def doubts(self, name: str, ids: Sequence[Any]) -> bool:
-        """Return whether Python orders the ids of a chunk differently; True at most once a step."""
+        """Return whether a chunk's texts are not in Python's order; True at most once per step."""
         unjudged = (pair for pair in pairwise(ids) if ascends(*pair) is None)
         if name in self._doubted or all(str(first) <= str(second) for first, second in unjudged):
             return False

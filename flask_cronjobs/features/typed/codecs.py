@@ -262,7 +262,7 @@ def _dataclass(kind: Any, names: list[str], optional: set[str]) -> Codec:
 
 
 def _by_pydantic(hint: Any) -> Codec:
-    """Return the codec of a type that pydantic knows; one that refuses all values otherwise."""
+    """Return the codec of a type that pydantic knows; otherwise, one that refuses all values."""
     name = hint.__name__ if isinstance(hint, type) else str(hint)
     try:
         from pydantic import TypeAdapter

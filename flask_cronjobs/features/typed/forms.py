@@ -46,7 +46,7 @@ def fields(arguments: Arguments, payload: Mapping[str, JSON]) -> Iterator[Field]
 def read(arguments: Arguments, name: str, text: str, limit: int = 1 << 30) -> object:
     """Return the value of the typed *text*, read as JSON or taken as it is.
 
-    :param limit: the most bytes it may have, which is checked before it is converted.
+    :param limit: the most bytes of *text*, checked before the conversion.
     :raises PayloadError: *text* is too large, or the argument has no annotation and *text* is not
         JSON.
     """
