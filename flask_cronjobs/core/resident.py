@@ -185,7 +185,8 @@ class ResidentMinutes(threading.Thread):
         """Finish the row, if its work is done."""
         if self._opened is None or not self._done:
             return
-        attempts = self._keeper.counts - self._recorded
+        # A copy is made in one step. Otherwise, the keeper might add a kind during the subtraction.
+        attempts = self._keeper.counts.copy() - self._recorded
         report = finish_tick(self._books, self._opened, self._counts + attempts)
         self._recorded += attempts
         self._opened, self._done, self._seen = None, False, False

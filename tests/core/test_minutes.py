@@ -29,6 +29,7 @@ from flask_cronjobs.core import tick as tick_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.resident import ResidentMinutes
 from flask_cronjobs.core.worker import announcer as announcer_module
+from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.models import JobRun, JobTick
 from flask_cronjobs.types import Outcome
 from tests.marks import on_sqlite
@@ -245,6 +246,25 @@ def test_each_minute_sends_a_signal_with_its_report(
         assert None not in finished
         wait_until(lambda: len(reports) == len(finished))
     assert threads == {"cronjobs-report-sender"}
+
+
+def test_minute_is_finished_though_an_attempt_ends_in_a_new_way_meanwhile(
+    db: SQLAlchemy, state: State
+) -> None:
+    keeper: Any = SimpleNamespace(counts=Counter(succeeded=1), listens=False)
+
+    class Recorded(Counter[str]):
+        def __missing__(self, kind: str) -> int:
+            keeper.counts["dead"] += 1  # The keeper's thread counts while this one subtracts.
+            return 0
+
+    minutes = ResidentMinutes(state, WorkOptions("host:1"), keeper)
+    minutes._recorded = Recorded()
+    with minutes._books:
+        minutes._work()
+        minutes._finish()
+    minutes._sender.close(1.0)
+    assert fetch(db, JobTick.succeeded, JobTick.dead) == [(1, 0)]
 
 
 @pytest.mark.parametrize(

@@ -103,9 +103,13 @@ class Duty:
 
 
 class Keeper(threading.Thread):
-    """Claims, records and watches for one runner. Only its own thread uses its state.
+    """Claims, records and watches for one runner.
+
+    Until it has ended, other threads may use only `flag`, `listens`, `gives_back` and `wake`, and
+    copy `counts`.
 
     :param listener: tells whether NOTIFY wakes it.
+    :ivar counts: how many attempts came to which outcome.
     :ivar flag: tells whether it must stop.
     :ivar limit: the limit at which it ended without being stopped; see `Limits`.
     """
