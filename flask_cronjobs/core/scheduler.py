@@ -55,7 +55,9 @@ def enqueue_slots(
         ]
         if len(due_rows) < DEFINITIONS_READ:
             break
-        after = due_rows[-1].id
+        # This is not always the last id: the first read adds broken definitions, whose ids may be
+        # higher than those of due ones that are not read yet.
+        after = due_rows[DEFINITIONS_READ - 1].id
     failpoints.reach("after-slots")
     return counts, definition_rows
 

@@ -12,6 +12,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import insert
 
 from flask_cronjobs import CronJobs, ScheduleError, TaskError, UnknownTask, slot_skipped
+from flask_cronjobs.core import definitions, scheduler
 from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.core.definitions import DEFINITIONS_READ
 from flask_cronjobs.core.scheduler import enqueue_slots
@@ -268,3 +269,19 @@ def test_definitions_with_one_schedule_are_planned_once_a_batch(
     batches = NUMBER // DEFINITIONS_READ + 1
     assert len(calls) <= 2 * batches
     assert len(sent_statements) <= 6 * batches
+
+
+@pytest.mark.parametrize("before", [0, 2, 4])
+def test_broken_definition_keeps_no_due_ones_waiting(
+    code: Code, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, before: int
+) -> None:
+    """The first read returns it as well, perhaps before due definitions with lower ids."""
+    monkeypatch.setattr(definitions, "DEFINITIONS_READ", 2)
+    monkeypatch.setattr(scheduler, "DEFINITIONS_READ", 2)
+    names = [f"task {number}" for number in range(1, 6)]
+    code(*names).tick()
+    code.set(next_run_at=datetime(2026, 1, 1, tzinfo=timezone.utc))
+    broken = f"SELECT id FROM job_definitions ORDER BY id LIMIT 1 OFFSET {before}"
+    code.sql(f"UPDATE job_definitions SET next_run_at = 'infinity' WHERE id = ({broken})")
+    assert code(*names).tick().recorded == 4
+    assert caplog.text.count("is broken, and its slots wait") == 1
