@@ -25,8 +25,9 @@ from .worker.process_signals import keyboard_deferred
 if TYPE_CHECKING:
     from .worker.work_options import WorkOptions
 
-#: One tick in this many prunes, counted over all hosts.
-PRUNE_EVERY = 20
+#: One tick in this many prunes, counted over all hosts. It is a prime, so that each of several apps
+#: on one database gets its turn even if their ticks alternate.
+PRUNE_EVERY = 19
 #: Approximate seconds for which a tick prunes.
 PRUNE_SECONDS = 9.0
 
@@ -179,17 +180,16 @@ def prune_sometimes(
 
     One tick of `PRUNE_EVERY` prunes. So does the first tick of each hour, since ticks may be rare,
     and any tick if the latest ones have pruned so many runs that more may be left.
+    A tick that prunes also mends; see `features.mend`.
 
     :param stopped: returns whether to stop after the current round.
     """
-    is_turn = not row.id % PRUNE_EVERY
-    if not (is_turn or row.begins_hour or row.pruned >= ticks.DELETED_AT_ONCE):
+    if not (row.id % PRUNE_EVERY == 0 or row.begins_hour or row.pruned >= ticks.DELETED_AT_ONCE):
         return 0
     # This is imported late, since most ticks do not prune.
     from . import prune as pruning
 
-    if is_turn:
-        features.mend(state, books)
+    features.mend(state, books)
     until, pruned = time.monotonic() + PRUNE_SECONDS, 0
     try:
         for deleted in pruning.prune(books, state.settings):

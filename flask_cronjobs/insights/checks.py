@@ -208,7 +208,7 @@ def _filled_button(button: Button, values: Seen) -> Button:
 
 #: How long work may wait if the wait may be intended.
 _A_DAY = timedelta(days=1)
-#: How far pruning may be behind, since only one tick in twenty prunes.
+#: How far pruning may be behind, since only one tick in 19 prunes.
 _UNPRUNED = timedelta(hours=1)
 #: Number of latest ticks that are searched for the one that was seen alive last.
 _RECENT_TICKS = 100

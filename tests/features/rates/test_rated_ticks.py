@@ -11,7 +11,7 @@ from sqlalchemy import select, text
 from flask_cronjobs import CronJobs, Retry, RetryLater, testing
 from flask_cronjobs.models import JobRate, JobRun
 from tests.rates import refuse_too_early
-from tests.rows import ago
+from tests.rows import Rows, ago
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -109,6 +109,23 @@ def test_drain_waits_for_no_start_but_for_a_key_that_is_held_back(jobs: CronJobs
     send.using(commit=True).enqueue_many({"number": number} for number in range(6))
     testing.drain(raise_errors=False)
     assert statuses(db) == {"succeeded": 4, "failed": 1, "queued": 1}
+
+
+@pytest.mark.parametrize("others", [1, 3, 4])
+def test_runs_that_lost_their_rate_begin_though_ticks_of_other_apps_alternate_with_ours(
+    jobs: CronJobs, rows: Rows, others: int
+) -> None:
+    jobs.task(name="send", rate="1/day")(lambda: None)
+    jobs.get("send").using(commit=True).enqueue_many([{}] * 3)
+    assert jobs.tick().succeeded == 1
+    jobs._registry.tasks.clear()
+    jobs.task(name="send")(lambda: None)
+    succeeded = 0
+    for _ in range(20):
+        for _ in range(others):
+            rows.tick()
+        succeeded += jobs.tick().succeeded
+    assert succeeded == 2
 
 
 def test_runs_from_before_their_task_had_a_rate_have_none(jobs: CronJobs) -> None:
