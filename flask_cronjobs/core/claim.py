@@ -103,6 +103,7 @@ class Answer(NamedTuple):
         since another transaction has locked their rows.
     :ivar blocked: the ids of waiting runs that the claim has chosen and found blocked.
     :ivar parked: the ids of waiting runs that the claim has parked, whose keys must be opened.
+    :ivar exhausted: whether another claim would find nothing now; `WorkerClaims` sets it.
     """
 
     recorded: frozenset[int] = frozenset()
@@ -111,6 +112,7 @@ class Answer(NamedTuple):
     unrecorded: frozenset[int] = frozenset()
     blocked: frozenset[int] = frozenset()
     parked: frozenset[int] = frozenset()
+    exhausted: bool = False
 
     def plus(self, other: Answer) -> Answer:
         """Return this answer with the recorded and unrecorded outcomes of *other* added."""

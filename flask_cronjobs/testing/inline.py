@@ -68,10 +68,10 @@ class InlineWorker:
     def claim(self) -> Claim | None:
         """Claim the next run; return None if none is due."""
         while True:
-            claims = self._claims.claim([], 1, idle=True).claims
-            if claims:
-                return claims[0]
-            if self._claims.exhausted:
+            answer = self._claims.claim([], 1, idle=True)
+            if answer.claims:
+                return answer.claims[0]
+            if answer.exhausted:
                 return None
 
     def perform(self, claim: Claim) -> None:

@@ -171,7 +171,6 @@ class BlockedRuns:
 class WorkerClaims:
     """Sends the claims and outcomes of one worker. It belongs to the keeper's thread.
 
-    :ivar exhausted: whether the last answer said that nothing more can be claimed.
     :ivar unanswered: gives back the claims whose answers were lost.
     :ivar openings: opens the next runs of concurrency keys.
     :ivar starts: the limits on starts. Each makes due runs claimable before a claim, and uses up a
@@ -180,7 +179,6 @@ class WorkerClaims:
     """
 
     def __init__(self, books: Bookkeeping, state: State, options: WorkOptions) -> None:
-        self.exhausted: bool = False
         self._books = books
         self._request = request = ClaimRequest(
             limit=1,
@@ -250,8 +248,7 @@ class WorkerClaims:
                     self.open_starts(not outcomes, tasks)
                 looks = look_first and self._got_less and not outcomes and not openings.unopened
                 if looks and not look_at_queue(self._books):
-                    self.exhausted = not (openings.has_keys and openings.mend())
-                    return Answer()
+                    return Answer(exhausted=not (openings.has_keys and openings.mend()))
                 request = self._request_for(wanted, idle, tasks, side_by_side)
             before, unsent = None, outcomes
             d = self._books.dialect
@@ -263,8 +260,8 @@ class WorkerClaims:
                 answer = self._confirm(sent_before, answer)
             if before is not None:
                 answer = answer.plus(before)
-            if self.exhausted and openings.has_keys and openings.mend():
-                self.exhausted = False
+            if answer.exhausted and openings.has_keys and openings.mend():
+                answer = answer._replace(exhausted=False)
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}
             if request is not None:
@@ -329,7 +326,7 @@ class WorkerClaims:
         # was sent without outcomes finds nothing.
         changed = outcomes or answer.claims or answer.parked
         looks_on = bool(answer.blocked) and self._blocked.note(answer)
-        self.exhausted = not (request is None or changed or looks_on)
+        exhausted = not (request is None or changed or looks_on)
         if request is not None:
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.blocked
@@ -337,7 +334,7 @@ class WorkerClaims:
         if too_early:
             startable = tuple(claim for claim in answer.claims if claim not in too_early)
             answer = answer._replace(claims=startable)
-        return answer._replace(recorded=answer.recorded | written)
+        return answer._replace(recorded=answer.recorded | written, exhausted=exhausted)
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:
         """Return *answer* with those of *sent_before* that were recorded the first time."""

@@ -175,11 +175,11 @@ class _Queue:
             self.waits = True
             return 0
         # Several retries may be claimed at once, since each is executed in its own process.
-        claims = self._claims.claim([], min(most, room), idle=True, side_by_side=True).claims
-        self.waits |= not self._claims.exhausted
-        if claims:
-            self._send(self._with_own_tokens(claims))
-        return len(claims)
+        answer = self._claims.claim([], min(most, room), idle=True, side_by_side=True)
+        self.waits |= not answer.exhausted
+        if answer.claims:
+            self._send(self._with_own_tokens(answer.claims))
+        return len(answer.claims)
 
     def _with_own_tokens(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return *claims* with a separate token for each, so that a message begins only its run.

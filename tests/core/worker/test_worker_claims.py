@@ -48,8 +48,7 @@ def claims(jobs: CronJobs, state: State, books: Bookkeeping) -> WorkerClaims:
     """The claims of a worker that is idle, since it found nothing to claim."""
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))
-    claims.claim([], 1, idle=True)
-    assert claims.exhausted
+    assert claims.claim([], 1, idle=True).exhausted
     return claims
 
 
@@ -60,9 +59,9 @@ def sent(db: SQLAlchemy, claims: WorkerClaims) -> list[str]:
 
 
 def test_idle_worker_looks_and_claims_nothing(claims: WorkerClaims, sent: list[str]) -> None:
-    assert not claims.claim([], 1, idle=True, look_first=True).claims
+    answer = claims.claim([], 1, idle=True, look_first=True)
+    assert (answer.claims, answer.exhausted) == ((), True)
     assert [statement.split()[0] for statement in sent] == ["SELECT"]
-    assert claims.exhausted
 
 
 @pytest.mark.parametrize(("look_first", "words"), [(True, ["SELECT", "WITH"]), (False, ["WITH"])])
@@ -119,8 +118,8 @@ def test_idle_worker_opens_what_a_dead_worker_left_parked(
     run = jobs.enqueue("ordered", commit=True)
     db.session.execute(update(JobRun).values(gate="order"))
     db.session.commit()
-    assert claims.claim([], 2, idle=True).claims == ()
-    assert not claims.exhausted
+    answer = claims.claim([], 2, idle=True)
+    assert (answer.claims, answer.exhausted) == ((), False)
     assert [claim.id for claim in claims.claim([], 2, idle=True).claims] == [run.id]
 
 
@@ -304,7 +303,7 @@ def test_failure_whose_answer_was_lost_is_looked_up_before_its_run_is_claimed_ag
     with losing():
         claims.record([failed])
     answer = claims.claim([failed], 1, idle=True)
-    assert (set(answer.recorded), len(answer.claims), claims.exhausted) == ({run_id}, 0, False)
+    assert (set(answer.recorded), len(answer.claims), answer.exhausted) == ({run_id}, 0, False)
     answer = claims.claim([], 1, idle=True)
     assert [(claim.id, claim.attempt) for claim in answer.claims] == [(run_id, 2)]
 
