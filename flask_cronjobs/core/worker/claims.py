@@ -298,12 +298,17 @@ class WorkerClaims:
         )
 
     def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
+        """Record *outcomes*, claim what *request* asks for, and note the answer.
+
+        One transaction opens the next runs of keys, records and claims. Before it, outcomes that
+        hold back a rate key are recorded one by one. After it, each claimed run takes its start.
+
+        :raises DatabaseTrouble: it is unknown what was recorded and claimed.
+        """
         written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
         others, holding = [outcome for outcome in outcomes if not outcome.finalized], Answer()
-        for limit in self.starts:
-            holding = holding.plus(limit.record_holding(others))
-            tried = holding.recorded | holding.unrecorded
-            others = [outcome for outcome in others if outcome.id not in tried]
+        if self.starts:
+            others, holding = self._record_holding(others)
         opens = set(self.openings.unopened) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
             # Open in the same transaction, since there is only one writer.
@@ -314,14 +319,7 @@ class WorkerClaims:
         if self.starts:
             answer = answer.plus(holding)
         self.openings.note(outcomes, answer, opens)
-        too_early: list[Claim] = []
-        for limit in self.starts:
-            too_early += limit.spend([claim for claim in answer.claims if claim not in too_early])
-        if too_early:
-            back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
-            self.openings.note(too_early, back)
-            if back.unrecorded:  # Treat it like a lost answer.
-                raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
+        startable = self._spend(answer.claims) if self.starts else answer.claims
         # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim that
         # was sent without outcomes finds nothing.
         changed = outcomes or answer.claims or answer.parked
@@ -331,10 +329,31 @@ class WorkerClaims:
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.blocked
             self._beyond = BEYOND_RUNS if in_vain and self._got_less else 0
-        if too_early:
-            startable = tuple(claim for claim in answer.claims if claim not in too_early)
-            answer = answer._replace(claims=startable)
-        return answer._replace(recorded=answer.recorded | written, exhausted=exhausted)
+        recorded = answer.recorded | written
+        return answer._replace(recorded=recorded, claims=startable, exhausted=exhausted)
+
+    def _record_holding(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Answer]:
+        """Record the *outcomes* that hold back a rate key; return the others, and the answer."""
+        answer = Answer()
+        for limit in self.starts:
+            answer = answer.plus(limit.record_holding(outcomes))
+            tried = answer.recorded | answer.unrecorded
+            outcomes = [outcome for outcome in outcomes if outcome.id not in tried]
+        return outcomes, answer
+
+    def _spend(self, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
+        """Take a start for each of *claims*; return those that may begin, and release the others.
+
+        :raises DatabaseTrouble: a run cannot be released; treat it like a lost answer.
+        """
+        too_early: list[Claim] = []
+        for limit in self.starts:
+            too_early += limit.spend([claim for claim in claims if claim not in too_early])
+        back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
+        self.openings.note(too_early, back)
+        if back.unrecorded:
+            raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
+        return tuple(claim for claim in claims if claim not in too_early)
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:
         """Return *answer* with those of *sent_before* that were recorded the first time."""
