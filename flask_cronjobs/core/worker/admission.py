@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from ...db.notify import WAKE_SECONDS
 from ...types import Claim, Outcome
+from ..claim import Answer
 from .held_runs import HeldRuns
 from .listener import Listener
 
@@ -138,19 +139,19 @@ class Pace:
         self._woken_at = time.monotonic()
         self.exhausted = False
 
-    def note_answer(self, number: int, wanted: int, exhausted: bool, next_start: float) -> None:
-        """Note that an answer brought *number* runs, and whether nothing more can be claimed.
+    def note_answer(self, answer: Answer, wanted: int, next_start: float) -> None:
+        """Note how many runs *answer* brought, and whether it says that more can be claimed.
 
         :param wanted: the number of runs that were wanted; 0 for none.
         :param next_start: the time of the next start that a due run waits for.
         """
-        now = time.monotonic()
+        now, number = time.monotonic(), len(answer.claims)
         if number:
             self._got_runs_at = now
         if wanted > 0:
             self.settled_at = now + SETTLE_SECONDS if 0 < number < wanted else 0.0
-        self.exhausted = exhausted
-        if exhausted:
+        self.exhausted = answer.exhausted
+        if answer.exhausted:
             self.look_at = min(now + self._between_looks(now), next_start)
 
     def _between_looks(self, now: float) -> float:

@@ -327,8 +327,7 @@ class Keeper(threading.Thread):
             if self._kinds is not None:
                 self._kinds.received(wanted, answer.claims)
         self._receive(outcomes, answer, sent)
-        next_start = self._claims.next_start
-        self._pace.note_answer(len(answer.claims), wanted.limit, answer.exhausted, next_start)
+        self._pace.note_answer(answer, wanted.limit, self._claims.next_start)
         # If a claim of some tasks finds nothing, other tasks may still have runs.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.exhausted = False
