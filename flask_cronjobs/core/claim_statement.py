@@ -67,6 +67,10 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     those that leave another run of their key without a share, or all of them if the claim locked
     fewer runs than its limit.
 
+    If two claims give the same share of a key to different runs, the unique index refuses the later
+    one with a unique violation. `Bookkeeping.call` repeats that claim's whole transaction, which
+    then sees that the share is taken.
+
     The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and would
     then update more rows than the limit.
 
