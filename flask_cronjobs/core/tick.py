@@ -113,6 +113,8 @@ def housekeeping(
 ) -> Iterator[int]:
     """Do what a tick does before its runs; yield after each step how many runs it made ready.
 
+    So a resident worker can wake others for these runs at once, and can stop after any step.
+
     :param counts: the counts of the tick's row, to which this adds.
     :param take_outcomes: called with the outcomes of attempts that were reclaimed, and of runs
         without an attempt left.
