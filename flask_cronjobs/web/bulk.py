@@ -19,7 +19,7 @@ from ..insights.run_actions import Action
 from ..insights.run_filters import RunFilter
 from ..insights.run_preview import of_status, preview
 from .actions import RUNS_A_CLICK, actor
-from .params import BadQuery, filter_args, needed, row_id, run_filter
+from .params import BadQuery, filter_args, id_of, needed, run_filter
 from .render import ACTIONS, Message, back, reader_page
 
 
@@ -45,8 +45,8 @@ def _to_many(
     if name not in ACTIONS:
         raise BadQuery(f"do must be one of {', '.join(ACTIONS)}.")
     which = run_filter(args)
-    ids = dict.fromkeys(row_id({"id": value}, "id") for value in args.getlist("id"))
-    picked = [run_id for run_id in ids if run_id is not None] if "picked" in args else None
+    ids = dict.fromkeys(id_of(value, "id") for value in args.getlist("id") if value.strip())
+    picked = list(ids) if "picked" in args else None
     try:
         none = Message("bad", "No run is selected. Select one or more, then repeat the action.")
         result = none if picked == [] else act(ACTIONS[name], which, picked)
@@ -57,22 +57,20 @@ def _to_many(
 
 
 def _ask(action: Action, which: RunFilter, picked: list[int] | None) -> Response:
-    if picked is not None:
-        ids = of_status(state_of(), picked, action.allowed)
-        count = Count(len(ids))
-    else:
-        with reading(state_of()) as reader:
+    with reading(state_of()) as reader:
+        if picked is not None:
+            ids = of_status(reader, picked, action.allowed)
+            count = Count(len(ids))
+        else:
             matches = action.ids(reader.state, which, RUNS_A_CLICK + 1, reader.connection)
-        count, ids = (
-            Count(min(len(matches), RUNS_A_CLICK), len(matches) > RUNS_A_CLICK),
-            matches[:CAP],
-        )
-    data: dict[str, Any] = {
-        "do": action.name,
-        "statuses": action.allowed if picked else action.statuses(which),
-        "count": count,
-        "preview": preview(state_of(), ids),
-    }
+            count = Count(min(len(matches), RUNS_A_CLICK), len(matches) > RUNS_A_CLICK)
+            ids = matches[:CAP]
+        data: dict[str, Any] = {
+            "do": action.name,
+            "statuses": action.allowed if picked else action.statuses(which),
+            "count": count,
+            "preview": preview(reader, ids),
+        }
     question: dict[str, Any] = {"which": which, "args": filter_args(which), "picked": picked}
     return reader_page("bulk", tone="warn", **data, **question, ids=ids, most=RUNS_A_CLICK)
 

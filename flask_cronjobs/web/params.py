@@ -68,9 +68,11 @@ def cursor(args: Mapping[str, str]) -> Cursor | None:
     :raises BadQuery: it is not a cursor.
     """
     number, _, moment = args.get("before", "").strip().partition("_")
-    run_id = row_id({"before": number}, "before")
-    if run_id is None or not moment:
-        return None if run_id is None else Cursor(run_id)
+    if not number:
+        return None
+    run_id = id_of(number, "before")
+    if not moment:
+        return Cursor(run_id)
     if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
         raise BadQuery("before must be the value in the link to the next page of runs.")
     return Cursor(run_id, _EPOCH + timedelta(microseconds=int(moment)))
@@ -89,8 +91,15 @@ def row_id(args: Mapping[str, str], name: str) -> int | None:
     :raises BadQuery: it is not an id.
     """
     value = args.get(name, "").strip()
-    if not value:
-        return None
+    return id_of(value, name) if value else None
+
+
+def id_of(value: str, name: str) -> int:
+    """Return the id in *value*, the text of the parameter *name*.
+
+    :raises BadQuery: it is not an id.
+    """
+    value = value.strip()
     if not re.fullmatch("[0-9]{1,19}", value) or not 0 < int(value) <= MAX_ID:
         raise BadQuery(f"{name} must be a whole number, at least 1.")
     return int(value)
