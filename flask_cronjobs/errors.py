@@ -85,11 +85,13 @@ class DatabaseTrouble(CronJobsError):
     """The database could not be used, and retries did not help.
 
     :ivar transient: whether the cause may be temporary, such as a lost connection or a lock.
+    :ivar unknown: whether the server may have committed nevertheless, since its answer was lost.
     """
 
-    def __init__(self, message: str, transient: bool = False) -> None:
+    def __init__(self, message: str, transient: bool = False, unknown: bool = False) -> None:
         super().__init__(message)
         self.transient = transient
+        self.unknown = unknown
 
 
 class EffectInDoubt(CronJobsError):

@@ -208,7 +208,7 @@ def statements(engine: Engine, part: str = "") -> list[str]:
 
 
 def lose_answer(
-    db: SQLAlchemy,
+    db: SQLAlchemy | Kit,
     part: str,
     times: Collection[int] = (1,),
     when: str = "after_cursor_execute",

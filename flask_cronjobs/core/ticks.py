@@ -159,15 +159,22 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
 
 @lru_cache(maxsize=4)
 def finish_tick(d: Dialect) -> TextClause:
-    """Return the UPDATE of `finish`. Other workers of a pool may have added their counts."""
+    """Return the UPDATE of `finish`. Other workers of a pool may have added their counts.
+
+    A row that is finished is left as it is, so the UPDATE can be repeated if its answer is lost.
+    """
     times = f"seen_at = {d.now}, finished_at = {d.now}, clock_offset = :clock_offset"
-    return text(f"UPDATE job_ticks SET {times}, {_added(TICK_COUNTS)} WHERE id = :id")
+    unfinished = "WHERE id = :id AND finished_at IS NULL"
+    return text(f"UPDATE job_ticks SET {times}, {_added(TICK_COUNTS)} {unfinished}")
 
 
 def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
     """Add *counts* to the latest row of a resident worker on *host*; return whether one was found.
 
     A locked row is skipped, since heartbeats cannot wait.
+
+    :raises DatabaseTrouble: it failed, or its result is unknown. Then it is not tried again, since
+        the counts would be added twice.
     """
     latest = """
         SELECT id FROM job_ticks WHERE host = :host AND resident
@@ -178,7 +185,7 @@ def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
     statement = text(
         f"UPDATE job_ticks SET {_added(counts)} WHERE {d.any_of('id', free)} RETURNING id"
     )
-    return bool(books.rows(statement, {"host": host, **counts}))
+    return bool(books.rows(statement, {"host": host, **counts}, repeat=False))
 
 
 def _added(counts: Iterable[str]) -> str:

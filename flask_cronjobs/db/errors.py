@@ -160,6 +160,7 @@ def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> Cr
     return DatabaseTrouble(
         f"The database cannot be used: {first_line(cause)}.{doubt}{_hint(cause, engine)}",
         transient=remedy_for(error) in ("repeat", "reconnect"),
+        unknown=unknown,
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import select, text, update
 from sqlalchemy.orm import Session
 
+from flask_cronjobs import DatabaseTrouble
 from flask_cronjobs.core import ticks as ticks_module
-from flask_cronjobs.core.ticks import TICK_COUNTS, finish, seen
+from flask_cronjobs.core.ticks import TICK_COUNTS, add, finish, seen
 from flask_cronjobs.models import JobTick
 from flask_cronjobs.types import TickReport
-from tests.kit import Kit
+from tests.kit import Kit, lose_answer
 from tests.marks import on_postgresql
 from tests.rows import ago
 
@@ -37,6 +39,17 @@ def test_tick_leaves_a_row_of_who_when_and_what(kit: Kit) -> None:
     assert tick.finished_at is not None
     assert tick.clock_offset == 0.25
     assert [getattr(tick, name) for name in TICK_COUNTS] == list(range(1, 12))
+
+
+def test_counts_are_added_once_though_the_answers_are_lost(kit: Kit) -> None:
+    row = ticks_module.begin(kit.books, "host:7", "host", 7, resident=True)
+    sent = lose_answer(kit, "UPDATE job_ticks", times=(1, 2))
+    with pytest.raises(DatabaseTrouble) as trouble:
+        add(kit.books, "host", {"succeeded": 3})
+    assert trouble.value.unknown
+    finish(kit.books, row.id, TickReport("host:7", succeeded=4), 0.0)
+    assert [tick.succeeded for tick in ticks(kit)] == [7]
+    assert len(sent) == 3
 
 
 def test_tick_says_that_it_is_alive(kit: Kit) -> None:

@@ -479,6 +479,8 @@ class Keeper(threading.Thread):
             if counts and ticks.add(self._connection, socket.gethostname(), counts):
                 self._added += counts
         except DatabaseTrouble as trouble:
+            if trouble.unknown:  # Rather count too few than count twice.
+                self._added += counts
             logger.warning("The counts of this minute are incomplete. %s", trouble)
         return time.monotonic() + COUNT_SECONDS
 

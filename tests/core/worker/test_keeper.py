@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -14,8 +15,10 @@ from sqlalchemy import event, select, text, update
 from sqlalchemy.orm import Session
 
 from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs.core import ticks
 from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.core.tick import TickOptions, tick
+from flask_cronjobs.core.worker import keeper as keeper_module
 from flask_cronjobs.core.worker import worker as worker_module
 from flask_cronjobs.core.worker.keeper import Keeper
 from flask_cronjobs.core.worker.work_options import Limits, WorkOptions
@@ -63,6 +66,20 @@ class TestLostAnswers:
         assert len(statements) == 2
         assert effects == ["sent"]
         assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
+
+
+    def test_counts_of_a_minute_are_added_once(
+        self, jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue,
+        monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(keeper_module, "COUNT_SECONDS", 0.0)
+        with state.bookkeeping() as books:
+            ticks.begin(books, "first", socket.gethostname(), 1, resident=True)
+        enqueue(lambda: None)
+        lose_answer(db, "UPDATE job_ticks SET succeeded")
+        work(state, WorkOptions("second", adds_counts=True))
+        assert db.session.scalars(select(JobTick.succeeded)).all() == [1]
+        assert "The counts of this minute are incomplete." in caplog.text
 
 
 class TestProgress:
