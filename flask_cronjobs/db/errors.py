@@ -8,7 +8,6 @@ Codes: https://www.postgresql.org/docs/current/errcodes-appendix.html
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from sqlalchemy import Engine
@@ -30,6 +29,8 @@ Remedy: TypeAlias = Literal["repeat", "reconnect", "create tables", "fail"]
 
 #: Total seconds that an operator's writes wait for locked rows.
 LOCK_WAIT_SECONDS = 3.0
+#: Seconds between two tries to write a locked row.
+_LOCK_PAUSE_SECONDS = 0.05
 
 _REPEAT = {
     "40001",  # serialization_failure
@@ -71,21 +72,21 @@ def still_locked(row: str) -> StateConflict:
     )
 
 
-def waiting_for_lock(row: str) -> Callable[[], None]:
-    """Return a function to call after each failed try to change *row*, which is locked.
+class LockWait:
+    """How long an operator's writes still wait for locked rows.
 
-    It sleeps for a moment, until `LOCK_WAIT_SECONDS` seconds have passed in all.
-
-    :raises StateConflict: raised by that function when the time is over.
+    Only the pauses count, not the tries between them.
     """
-    until = time.monotonic() + LOCK_WAIT_SECONDS
 
-    def wait() -> None:
-        if time.monotonic() > until:
-            raise still_locked(row)
-        time.sleep(0.05)
+    _slept = 0.0
 
-    return wait
+    def pause(self) -> bool:
+        """Sleep for a moment before another try; return False if the time is used up."""
+        if self._slept >= LOCK_WAIT_SECONDS:
+            return False
+        self._slept += _LOCK_PAUSE_SECONDS
+        time.sleep(_LOCK_PAUSE_SECONDS)
+        return True
 
 
 def remedy_for(error: SQLAlchemyError) -> Remedy:

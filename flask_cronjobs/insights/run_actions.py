@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -18,7 +17,7 @@ from ..core.columns import assigned, ended, parameter, rate_gate
 from ..core.tasks.options import is_id
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
-from ..db.errors import LOCK_WAIT_SECONDS, still_locked
+from ..db.errors import LockWait, still_locked
 from ..errors import CronJobsError, NotFound, StateConflict
 from ..features.batches.batch_rows import hold_batches
 from ..features.batches.ending import end_batches
@@ -170,10 +169,10 @@ class Action:
         try:
             with state.bookkeeping() as books:
                 operation = begin(books, Operation(self.done, target, actor), len(chosen_ids))
-                until = time.monotonic() + LOCK_WAIT_SECONDS
+                wait = LockWait()
                 for start in range(0, len(chosen_ids), CHANGED_AT_ONCE):
                     chunk = chosen_ids[start : start + CHANGED_AT_ONCE]
-                    changes = change_runs(books, self, chunk, operation, until=until)
+                    changes = change_runs(books, self, chunk, operation, wait=wait)
                     _announce(state, books, operation, changes)
                     changed += len(changes)
                     asked += sum(change.status == "running" for change in changes)
@@ -248,7 +247,7 @@ def change_runs(
     ids: Sequence[int],
     operation: Operation,
     other_values: Mapping[str, Any] | None = None,
-    until: float = 0.0,
+    wait: LockWait | None = None,
 ) -> list[Change]:
     """Apply *action* to the runs of *ids* that allow it, and record *operation* with them.
 
@@ -257,9 +256,9 @@ def change_runs(
     :param operation: if it has a row, the row counts the runs; otherwise a change of one run
         inserts the row.
     :param other_values: values of other columns to change, named like the fields of a `NewRun`.
-    :param until: the deadline of the wait, by `time.monotonic`; default: some seconds from now.
+    :param wait: the wait, if other changes share it.
     """
-    d, until = books.dialect, until or time.monotonic() + LOCK_WAIT_SECONDS
+    d, wait = books.dialect, wait or LockWait()
     update, find, batches = _statements(d, action, tuple(other_values or ()))
     values = {"reason": f"{operation.what} by {operation.actor}", **(other_values or {})}
     changes: list[Change] = []
@@ -273,9 +272,8 @@ def change_runs(
         remaining = (
             [row.id for row in books.rows(find, {"ids": d.many(unchanged)})] if unchanged else ()
         )
-        if not remaining or time.monotonic() > until:
+        if not remaining or not wait.pause():
             break
-        time.sleep(0.05)
     if cancelled := [change.run_id for change in changes if change.status == "cancelled"]:
         gate.open_behind(books, cancelled)
     return changes

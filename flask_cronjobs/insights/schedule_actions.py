@@ -29,7 +29,7 @@ from ..core.tasks.options import AS_THE_TASK_SAYS, EnqueueOptions, is_key
 from ..core.tasks.registry import DefinitionSpec
 from ..core.ticks import TickHistory
 from ..db.connection import Bookkeeping
-from ..db.errors import waiting_for_lock
+from ..db.errors import LockWait, still_locked
 from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
 from ..log import DEFAULT_ACTOR, log_run
 from ..text import did_you_mean, one_line
@@ -202,10 +202,11 @@ def _when_free(
     :param change: returns None if the row is locked or has changed since it was read.
     :raises StateConflict: the row stays locked.
     """
-    wait = waiting_for_lock(f"The definition {name!r}")
+    wait = LockWait()
     with state.bookkeeping() as books:
         while (result := change(books, definitions.find(books, name))) is None:
-            wait()
+            if not wait.pause():
+                raise still_locked(f"The definition {name!r}")
         return result
 
 

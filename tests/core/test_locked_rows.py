@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import make_url, select, update
+from sqlalchemy import event, make_url, select, update
 
 from flask_cronjobs import CronJobs, Retry, StateConflict, current_run
 from flask_cronjobs.core import leases, ticks
@@ -25,6 +25,7 @@ from flask_cronjobs.core.worker.worker import work
 from flask_cronjobs.db import errors
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.insights import run_actions
+from flask_cronjobs.insights.run_actions import RETRY
 from flask_cronjobs.models import JobDefinition
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
@@ -204,8 +205,7 @@ class TestTick:
         self, jobs: CronJobs, db: SQLAlchemy, rows: Rows, database_url: str, verb: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:  # fmt: skip
-        for module in (run_actions, errors):
-            monkeypatch.setattr(module, "LOCK_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(errors, "LOCK_WAIT_SECONDS", 0.2)
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("own", "it", schedule="@hourly")
         if verb == "resume":
@@ -246,6 +246,24 @@ class TestTick:
         assert result.exit_code == 1
         (line,) = result.stderr.splitlines()
         assert "The database cannot be used: canceling statement" in line
+
+
+def test_bulk_action_waits_for_a_locked_row_however_long_it_has_worked(
+    state: State, rows: Rows, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "LOCK_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(run_actions, "CHANGED_AT_ONCE", 1)
+    dead = [rows.run("dead") for _ in range(2)]
+    with connect(database_url) as holder:
+        holder.execute(f"SELECT 1 FROM job_runs WHERE id = {dead[1]} FOR UPDATE")
+
+        @event.listens_for(state.engine, "after_cursor_execute")
+        def let_go(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+            if statement.startswith("SELECT id FROM job_runs"):  # The first try has failed.
+                holder.rollback()
+
+        result = RETRY.many(state, dead, progress=lambda _: time.sleep(0.3))
+    assert (result.changed, result.left) == (2, 0)
 
 
 def test_locked_first_run_of_a_key_keeps_no_other_of_it(
