@@ -121,7 +121,8 @@ class HandlerInterrupter:
 
     :param leases: the leases whose end interrupts a handler.
     :ivar signals: the signals that belong to the worker while it works.
-    :ivar requested: the requested interruptions by claim, raised now or when a handler begins.
+    :ivar requested: the requested interruptions by claim, raised now or when a handler begins. The
+        keeper drops those that came too late, when it reports the outcome.
     """
 
     def __init__(self, leases: Leases) -> None:

@@ -401,6 +401,8 @@ class Keeper(threading.Thread):
                 self._report(outcome, recorded=False)
 
     def _report(self, outcome: Outcome, recorded: bool) -> None:
+        # An interruption may have come too late to be raised.
+        self._runner.context.interrupter.requested.pop(outcome.identity, None)
         if not outcome.unbegun:
             self.counts[outcome.kind if recorded else "lost"] += 1
         self._announcer.tell(outcome, recorded)

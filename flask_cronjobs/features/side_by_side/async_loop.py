@@ -281,7 +281,6 @@ class AsyncLoop:
         del self._runs[run.claim.identity]
         if run.timer is not None:
             run.timer.cancel()
-        self._requested.pop(run.claim.identity, None)
         self._is_alone = False
         self._context.watchdog.extend()
         self._context.mailbox.put(with_output(outcome, run.run))

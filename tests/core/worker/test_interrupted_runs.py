@@ -14,9 +14,19 @@ from flask import Flask, g
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
-from flask_cronjobs import CronJobs, ShuttingDown, TimedOut, current_run, in_run, signals
+from flask_cronjobs import (
+    Cancelled,
+    CronJobs,
+    ShuttingDown,
+    TimedOut,
+    current_run,
+    in_run,
+    signals,
+)
 from flask_cronjobs.core.app_state import State
+from flask_cronjobs.core.current import running
 from flask_cronjobs.core.worker import monitor
+from flask_cronjobs.core.worker.interrupts import HandlerInterrupter
 from flask_cronjobs.core.worker.monitor import RunMonitor
 from flask_cronjobs.features.once import once_effects
 from flask_cronjobs.models import JobEffect, JobFailure
@@ -64,6 +74,24 @@ def test_teardown_that_raises_leaks_no_session_into_the_next_run(
     assert (report.dead, report.succeeded) == (1, 1)
     assert set(registry(db)) == before, "a session is left for who gets the context's id next"
     assert labels(db) == ["committed"]
+
+
+def test_interruption_that_comes_after_its_handler_is_forgotten(
+    app: Flask, jobs: CronJobs, enqueue: Enqueue
+) -> None:
+    interrupters: list[HandlerInterrupter] = []
+
+    @app.teardown_appcontext
+    def cancel(error: BaseException | None) -> None:
+        run = running()
+        if run is not None:
+            within: Any = run.limited
+            within.__self__.interrupt(run.claim, Cancelled("too late"))
+            interrupters.append(within.__self__)
+
+    enqueue(lambda: None)
+    assert jobs.tick().succeeded == 1
+    assert [interrupter.requested for interrupter in interrupters] == [{}]
 
 
 def registry(db: SQLAlchemy) -> dict[int, Any]:
