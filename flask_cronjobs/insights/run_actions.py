@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from ..core.tasks.options import is_id
 from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..db.errors import LockWait, still_locked
-from ..errors import CronJobsError, NotFound, StateConflict
+from ..errors import CronJobsError, DatabaseTrouble, NotFound, StateConflict
 from ..features.batches.batch_rows import hold_batches
 from ..features.batches.ending import end_batches
 from ..log import DEFAULT_ACTOR, log_action, log_run
@@ -172,10 +172,10 @@ class Action:
                 wait = LockWait()
                 for start in range(0, len(chosen_ids), CHANGED_AT_ONCE):
                     chunk = chosen_ids[start : start + CHANGED_AT_ONCE]
-                    changes = change_runs(books, self, chunk, operation, wait=wait)
-                    _announce(state, books, operation, changes)
-                    changed += len(changes)
-                    asked += sum(change.status == "running" for change in changes)
+                    for changes in change_in_rounds(books, self, chunk, operation, wait):
+                        _announce(state, books, operation, changes)
+                        changed += len(changes)
+                        asked += sum(change.status == "running" for change in changes)
                     if progress is not None:
                         progress(len(chunk))
                 changed = end(books, operation)
@@ -247,36 +247,52 @@ def change_runs(
     ids: Sequence[int],
     operation: Operation,
     other_values: Mapping[str, Any] | None = None,
-    wait: LockWait | None = None,
 ) -> list[Change]:
+    """Change runs as `change_in_rounds` does; return all changes."""
+    rounds = change_in_rounds(books, action, ids, operation, LockWait(), other_values)
+    return [change for changes in rounds for change in changes]
+
+
+def change_in_rounds(
+    books: Bookkeeping,
+    action: Action,
+    ids: Sequence[int],
+    operation: Operation,
+    wait: LockWait,
+    other_values: Mapping[str, Any] | None = None,
+) -> Iterator[list[Change]]:
     """Apply *action* to the runs of *ids* that allow it, and record *operation* with them.
 
-    On PostgreSQL, it waits for rows that another transaction has locked, but not for long.
+    On PostgreSQL, it waits for rows that another transaction has locked, but not for long. It
+    yields the changes of each transaction, so that their effects are not lost if a later one fails.
 
     :param operation: if it has a row, the row counts the runs; otherwise a change of one run
         inserts the row.
     :param other_values: values of other columns to change, named like the fields of a `NewRun`.
-    :param wait: the wait, if other changes share it.
     """
-    d, wait = books.dialect, wait or LockWait()
+    d = books.dialect
     update, find, batches = _statements(d, action, tuple(other_values or ()))
     values = {"reason": f"{operation.what} by {operation.actor}", **(other_values or {})}
-    changes: list[Change] = []
     remaining: Sequence[int] = ids
     while True:
         work = partial(_change, d, update, batches, values, remaining, operation)
-        # If the result is unknown, only a bulk action tries again: its row has the exact count.
-        changes += books.transaction(work, repeat=operation.id is not None)
+        try:
+            changes = books.transaction(work, repeat=False)
+        except DatabaseTrouble as trouble:
+            if not trouble.unknown or operation.id is None:
+                raise
+            # If nothing was committed, the next round makes the changes.
+            changes = _last_changes(books, operation, remaining)
+        yield changes
+        if cancelled := [change.run_id for change in changes if change.status == "cancelled"]:
+            gate.open_behind(books, cancelled)
         changed_ids = {change.run_id for change in changes}
         unchanged = [run_id for run_id in remaining if run_id not in changed_ids]
         remaining = (
             [row.id for row in books.rows(find, {"ids": d.many(unchanged)})] if unchanged else ()
         )
         if not remaining or not wait.pause():
-            break
-    if cancelled := [change.run_id for change in changes if change.status == "cancelled"]:
-        gate.open_behind(books, cancelled)
-    return changes
+            return
 
 
 def _change(
@@ -303,6 +319,23 @@ def _change(
     return [Change(*tuple(row)) for row in rows]
 
 
+#: The columns of a `Change`.
+_OF_CHANGE = "id, job_type, status, attempts, batch_id, label"
+
+
+def _last_changes(books: Bookkeeping, operation: Operation, ids: Sequence[int]) -> list[Change]:
+    """Return the changes among the runs *ids* by the last committed transaction of *operation*.
+
+    This is for PostgreSQL, where ``xmin`` is the transaction that wrote a row. SQLite loses no
+    answer.
+    """
+    d = books.dialect
+    last = "SELECT xmin FROM job_operations WHERE id = :operation"
+    runs = f"SELECT {_OF_CHANGE} FROM job_runs WHERE {d.among('id')} AND xmin = ({last})"
+    rows = books.rows(text(runs), {"ids": d.many(ids), "operation": operation.id})
+    return [Change(*tuple(row)) for row in rows]
+
+
 @lru_cache
 def _statements(
     d: Dialect, action: Action, other_columns: Collection[str]
@@ -322,7 +355,7 @@ def _statements(
         UPDATE job_runs SET {assigned(action.values(d, other_columns))}
         WHERE {d.among("id")} AND ({d.among("batch_id", "blocked")}) IS NOT TRUE
             AND {d.any_of("id", f"{find} {d.skip_locked}")}
-        RETURNING id, job_type, status, attempts, batch_id, label
+        RETURNING {_OF_CHANGE}
     """
     runs = f"FROM job_runs WHERE {d.among('id')}"
     batches = text(f"SELECT DISTINCT batch_id {runs} AND batch_id IS NOT NULL")
@@ -332,10 +365,7 @@ def _statements(
 def _announce(
     state: State, books: Bookkeeping, operation: Operation, changes: Sequence[Change]
 ) -> None:
-    """Log the changes, end the batches whose last runs have ended, and send the signal."""
-    ended_in = {change.batch_id for change in changes if change.status in TERMINAL}
-    if batches := {batch for batch in ended_in if batch is not None}:
-        end_batches(books, batches)
+    """Log the changes, send the signal, and end the batches whose last runs have ended."""
     what, actor = operation.what, operation.actor
     for change in changes:
         log_run(
@@ -353,6 +383,10 @@ def _announce(
                 error=f"{what} by {actor}", error_type="Cancelled", label=change.label,
             )  # fmt: skip
             signals.send(signals.run_cancelled, state.app, outcome=outcome)
+    # Batches come last: if the database fails now, a tick ends them, but nothing sends the signal.
+    ended_in = {change.batch_id for change in changes if change.status in TERMINAL}
+    if batches := {batch for batch in ended_in if batch is not None}:
+        end_batches(books, batches)
 
 
 def _retried(d: Dialect, other_columns: Collection[str]) -> dict[str, str]:

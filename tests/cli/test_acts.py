@@ -104,7 +104,7 @@ def test_ctrl_c_says_how_many_runs_are_done(
 ) -> None:
     for _ in range(3):
         rows.run("dead")
-    change, calls = run_actions.change_runs, []
+    change, calls = run_actions.change_in_rounds, []
 
     def interrupted(*arguments: Any, **more: Any) -> Any:
         calls.append(arguments)
@@ -112,7 +112,7 @@ def test_ctrl_c_says_how_many_runs_are_done(
             raise KeyboardInterrupt
         return change(*arguments, **more)
 
-    monkeypatch.setattr(run_actions, "change_runs", interrupted)
+    monkeypatch.setattr(run_actions, "change_in_rounds", interrupted)
     monkeypatch.setattr("flask_cronjobs.insights.run_actions.CHANGED_AT_ONCE", 2)
     result = admin("retry", "--status", "dead", "--yes")
     assert result.exit_code == 1

@@ -11,9 +11,10 @@ import psycopg
 import pytest
 from sqlalchemy import event, text
 
-from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
+from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing, run_cancelled
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.tasks.registry import DefinitionSpec
+from flask_cronjobs.db.errors import LockWait
 from flask_cronjobs.errors import StateConflict
 from flask_cronjobs.insights.effects import effect_done, effect_redo
 from flask_cronjobs.insights.operations import OperationView, list_operations, operations_on
@@ -31,6 +32,7 @@ from flask_cronjobs.insights.schedule_actions import (
     remove_definition,
     resume,
 )
+from tests.kit import received
 from tests.marks import on_postgresql
 from tests.rows import Rows, ago, view_of
 
@@ -106,6 +108,37 @@ def test_runs_count_as_changed_though_the_answer_was_lost(
     lose("UPDATE job_runs")
     assert (RETRY.many(state, dead).changed, rows.get(dead[0]).status) == (3, "queued")
     assert [(row.done, row.asked) for row in operations(state)] == [(3, 3)]
+
+
+@on_postgresql
+def test_bulk_action_announces_what_it_changed_though_the_answer_was_lost(
+    state: State, rows: Rows, lose: Callable[..., None]
+) -> None:
+    keyed: dict[str, Any] = {"concurrency_key": "key", "concurrency_limit": 1}
+    waiting, parked = rows.run(**keyed), rows.run(gate="keys", **keyed)
+    running = rows.run("running")
+    lose("UPDATE job_runs")
+    with received(run_cancelled) as outcomes:
+        result = CANCEL.many(state, [waiting, running])
+    assert (result.changed, result.asked) == (2, 1)
+    assert [outcome.id for outcome in outcomes] == [waiting]
+    assert rows.get(parked).gate is None
+
+
+@on_postgresql
+def test_bulk_action_that_fails_has_announced_what_it_changed(
+    state: State, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(wait: LockWait) -> bool:
+        raise DatabaseTrouble("gone")
+
+    monkeypatch.setattr(LockWait, "pause", fail)
+    free, locked = rows.run(), rows.run()
+    with state.engine.connect() as holder:
+        holder.execute(text(f"SELECT 1 FROM job_runs WHERE id = {locked} FOR UPDATE"))
+        with received(run_cancelled) as outcomes, pytest.raises(DatabaseTrouble, match="gone"):
+            CANCEL.many(state, [free, locked])
+    assert [outcome.id for outcome in outcomes] == [free]
 
 
 def test_each_act_is_a_row_and_lines_in_the_log_with_who(
