@@ -25,6 +25,6 @@ WITH RECURSIVE
         FROM hop
         WHERE key IS NOT NULL AND number < 500
     )
-SELECT key, number
+SELECT key, min(key) FILTER (WHERE number = 500) OVER () AS last
 FROM hop
 WHERE key IS NOT NULL

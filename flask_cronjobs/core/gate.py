@@ -110,12 +110,16 @@ def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
         return 0, ""
     keys = {row.key for row in rows}
     opened = len(books.rows(_open_keys(d), {"keys": d.many(keys)}))
-    return opened, min((row.key for row in rows if row.number == KEYS_READ), default="")
+    return opened, rows[0].last or ""
 
 
 @lru_cache(maxsize=2)
 def parked_keys(d: Dialect) -> TextClause:
-    """Return the query for the keys of parked runs after ``after``, with one search for each."""
+    """Return the query for the keys of parked runs after ``after``, with one search for each.
+
+    In each row, ``last`` is the key after which to continue, if any. The database chooses it, since
+    its collation may order keys differently than Python.
+    """
     later = f"{PARKED} AND gate = {{0}}.gate AND concurrency_key > {{1}}"
     by_key = "ORDER BY gate, concurrency_key LIMIT 1"
     step = f"(SELECT concurrency_key FROM job_runs WHERE {later} {by_key})"
@@ -126,7 +130,8 @@ def parked_keys(d: Dialect) -> TextClause:
         SELECT gate, {step.format("hop", "hop.key")}, number + 1 FROM hop
         WHERE key IS NOT NULL AND number < {KEYS_READ}
     )
-    SELECT key, number FROM hop WHERE key IS NOT NULL
+    SELECT key, min(key) FILTER (WHERE number = {KEYS_READ}) OVER () AS last
+    FROM hop WHERE key IS NOT NULL
     """)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,6 +22,7 @@ from flask_cronjobs.core.leases import end_spent
 from flask_cronjobs.insights.run_actions import CANCEL, RETRY
 from tests.kit import Kit, in_threads, outcome
 from tests.marks import on_postgresql
+from tests.postgres import local_server
 from tests.rows import ago
 
 
@@ -171,6 +177,34 @@ def _numbers(kit: Kit, number: int) -> str:
         return f"generate_series(1, {number}) AS numbers(id)"
     counted = f"SELECT 1 AS id UNION ALL SELECT id + 1 FROM n WHERE id < {number}"
     return f"(WITH RECURSIVE n AS ({counted}) SELECT id FROM n)"
+
+
+@pytest.fixture
+def linguistic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
+    """The job tables on a server that orders keys as a language does: a, B."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # The server may run as another user.
+        localedef = ["localedef", "--no-archive", "-i", "en_US", "-f", "UTF-8"]
+        if shutil.which(localedef[0]) is None:
+            pytest.skip("localedef is not installed")
+        subprocess.run([*localedef, f"{folder}/en_US.utf8"], check=True)
+        monkeypatch.setenv("LOCPATH", folder)
+        with local_server() as server, closing(Kit.on(server.create_database())) as kit:
+            kit.sql("CREATE COLLATION linguistic (provider = libc, locale = 'en_US.utf8')")
+            kit.sql("ALTER TABLE job_runs ALTER concurrency_key TYPE text COLLATE linguistic")
+            yield kit
+
+
+@pytest.mark.slow
+def test_keys_are_mended_in_the_order_of_the_database(linguistic: Kit) -> None:
+    for gated, key, strict, number in (("order", "a", True, 2), ("keys", "B", False, 1)):
+        values = f"'task', '{key}' || (1000 + id), 1, {strict}, '{gated}', now()"
+        linguistic.sql(
+            "INSERT INTO job_runs"
+            " (job_type, concurrency_key, concurrency_limit, strict, gate, run_at)"
+            f" SELECT {values} FROM {_numbers(linguistic, number * KEYS_READ)}"
+        )
+    assert gate.mend_all(linguistic.books) == 3 * KEYS_READ
 
 
 @on_postgresql
