@@ -30,20 +30,15 @@ WITH
         UPDATE job_runs
         SET
             status = CASE
-                WHEN (
-                    given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    AND job_runs.cancel_requested_at IS NOT NULL
-                ) THEN 'cancelled'
+                WHEN job_runs.cancel_requested_at IS NOT NULL
+                    AND NOT given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped') THEN 'cancelled'
                 WHEN NOT given.kind IN ('released', 'snoozed') THEN given.kind
                 WHEN job_runs.attempts > 1 THEN 'failed'
                 ELSE 'queued'
             END,
             finished_at = CASE
                 WHEN given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    OR (
-                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                        AND job_runs.cancel_requested_at IS NOT NULL
-                    ) THEN clock_timestamp()
+                    OR job_runs.cancel_requested_at IS NOT NULL THEN clock_timestamp()
                 ELSE job_runs.finished_at
             END,
             last_error = CASE
@@ -64,10 +59,7 @@ WITH
             gate = CASE
                 WHEN NOT (
                     given.kind IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                    OR (
-                        given.kind NOT IN ('succeeded', 'dead', 'cancelled', 'skipped')
-                        AND job_runs.cancel_requested_at IS NOT NULL
-                    )
+                    OR job_runs.cancel_requested_at IS NOT NULL
                 ) THEN CASE
                     WHEN job_runs.rate_key IS NOT NULL THEN 'rate'
                 END

@@ -39,10 +39,8 @@ OUTCOME_COLUMNS = {
     "until": "timestamptz",
 }
 
-# A run whose cancel was requested while it ran is cancelled instead of retried.
-_STOPPED = f"""
-    (given.kind NOT IN {sql_list(TERMINAL)} AND job_runs.cancel_requested_at IS NOT NULL)
-"""
+_TERMINAL = f"given.kind IN {sql_list(TERMINAL)}"
+_ASKED_TO_STOP = "job_runs.cancel_requested_at IS NOT NULL"
 _OF_SUCCESS = {name: OUTCOME_COLUMNS[name] for name in ("id", "token", "result")}
 _RETURNED = f"given.kind IN {sql_list(RETURNED_KINDS)}"
 _FAILED = f"kind IN {sql_list(FAILED_KINDS)}"
@@ -55,14 +53,16 @@ _FAILURE = """
 
 def _values(d: Dialect) -> str:
     """Return the assignments of an outcome that ends a run or makes it due again."""
+    # A run whose cancel was requested while it ran is cancelled instead of retried.
     status = f"""
-        CASE WHEN {_STOPPED} THEN 'cancelled' WHEN NOT {_RETURNED} THEN given.kind
+        CASE WHEN {_ASKED_TO_STOP} AND NOT {_TERMINAL} THEN 'cancelled'
+             WHEN NOT {_RETURNED} THEN given.kind
              WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
     """
     error = ("given.error", "given.error_type", "given.fingerprint")
     values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
-    ends = f"given.kind IN {sql_list(TERMINAL)} OR {_STOPPED}"
+    ends = f"{_TERMINAL} OR {_ASKED_TO_STOP}"
     # A returned attempt does not count, and the next attempt gets its number. If a step ended in
     # the returned one, it was forgiven: ``max_attempts`` was raised, so that it does not count.
     # Undo this, or the next attempt would be forgiven, too.
