@@ -108,9 +108,8 @@ def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
     rows = books.rows(parked_keys(d), {"after": after})
     if not rows:
         return 0, ""
-    keys = {row.key for row in rows}
-    opened = len(books.rows(_open_keys(d), {"keys": d.many(keys)}))
-    return opened, rows[0].last or ""
+    keys = d.many({row.key for row in rows})
+    return len(books.rows(_open_keys(d), {"keys": keys})), rows[0].last or ""
 
 
 @lru_cache(maxsize=2)

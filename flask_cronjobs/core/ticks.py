@@ -182,10 +182,8 @@ def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
     """
     d = books.dialect
     free = f"SELECT id FROM job_ticks WHERE id = ({latest}) {d.skip_locked}"
-    statement = text(
-        f"UPDATE job_ticks SET {_added(counts)} WHERE {d.any_of('id', free)} RETURNING id"
-    )
-    return bool(books.rows(statement, {"host": host, **counts}, repeat=False))
+    statement = f"UPDATE job_ticks SET {_added(counts)} WHERE {d.any_of('id', free)} RETURNING id"
+    return bool(books.rows(text(statement), {"host": host, **counts}, repeat=False))
 
 
 def _added(counts: Iterable[str]) -> str:

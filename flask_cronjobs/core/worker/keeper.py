@@ -321,7 +321,7 @@ class Keeper(threading.Thread):
             look_first=not self._held_runs.woken,
         )
         if self._trouble.since is not None:
-            self._is_back()
+            self._trouble.over("The database")
         if wanted.limit > 0:
             self._has_asked = True
             if self._kinds is not None:
@@ -331,9 +331,6 @@ class Keeper(threading.Thread):
         # If a claim of some tasks finds nothing, other tasks may still have runs.
         if wanted.tasks is not None and self._held_runs.idle:
             self._pace.exhausted = False
-
-    def _is_back(self) -> None:
-        self._trouble.over("The database")
 
     def _write_reports(self) -> None:
         """Write the last progress that handlers reported."""
@@ -461,7 +458,7 @@ class Keeper(threading.Thread):
             elif claim.id in renewal.cancelled:
                 self._monitor.cancel(claim)
         if not self._held_runs.outcomes and not self._claims.unanswered.must_check:
-            self._is_back()
+            self._trouble.over("The database")
 
     def _give_back_late(self) -> float:
         """Give back what was claimed by statements whose answers were lost."""
