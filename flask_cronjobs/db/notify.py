@@ -12,7 +12,9 @@ from .dialect import POSTGRESQL, dialect_of
 
 CHANNEL = "flask_cronjobs"
 #: Minimum seconds between two notifications from one process. A worker polls again after this time,
-#: since one notification may mean several runs.
+#: since one notification may mean several runs. The time is counted from the enqueue, not from the
+#: commit. So if the transaction of a notification is rolled back or commits late, the runs that
+#: other threads enqueue meanwhile wait for a worker's next poll, which comes within two seconds.
 WAKE_SECONDS = 0.05
 
 # NOTIFY takes a lock at commit that all notifying transactions of the server share, even without a
