@@ -18,6 +18,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -175,6 +176,23 @@ def _place(code: CodeType) -> tuple[str, str] | None:
     is_function = code.co_flags & inspect.CO_OPTIMIZED
     is_inner = code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
     return (file, name) if is_function and not is_inner else None
+
+
+def exists(name: str) -> bool:
+    """Return whether the package has a function or template of this recorded name."""
+    file, _, function = name.partition(" ")
+    path = PACKAGE / file
+    if not path.exists():
+        return False
+    return not function or (file, function) in _places(path)
+
+
+@cache
+def _places(path: Path) -> set[tuple[str, str] | None]:
+    codes = [compile(path.read_text(), path, "exec")]
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return set(map(_place, codes))
 
 
 class SmallApp:

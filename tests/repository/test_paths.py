@@ -5,19 +5,30 @@ The bounds may only be lowered: if you make a path shorter, lower its bounds to 
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
 
-from tests.repository.paths import CALLS, DATABASES, Size, Step, Tracer, Walk, walk_of, written
+from tests.repository.paths import (
+    CALLS,
+    DATABASES,
+    Size,
+    Step,
+    Tracer,
+    Walk,
+    exists,
+    walk_of,
+    written,
+)
 
 BOUNDS = {
     ("enqueue", "sqlite"): Size(9, 20),
     ("enqueue", "postgresql"): Size(9, 20),
     ("tick", "sqlite"): Size(39, 213),
     ("tick", "postgresql"): Size(40, 218),
-    ("page", "sqlite"): Size(29, 121),
-    ("page", "postgresql"): Size(29, 124),
+    ("page", "sqlite"): Size(29, 120),
+    ("page", "postgresql"): Size(29, 123),
     ("retry", "sqlite"): Size(17, 75),
     ("retry", "postgresql"): Size(18, 80),
 }
@@ -56,6 +67,14 @@ def test_path_is_written_down_as_its_bound_says(call: str, database: str) -> Non
     files = {name.partition(" ")[0] for name in names}
     again = "Write the paths down again: python -m tests.repository.paths --write"
     assert Size(len(files), len(functions)) == BOUNDS[call, database], again
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="its code has no qualified names")
+@pytest.mark.parametrize("database", DATABASES)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_written_down_still_exists(call: str, database: str) -> None:
+    again = "Write the paths down again: python -m tests.repository.paths --write"
+    assert not [name for name in sorted(written(call, database)) if not exists(name)], again
 
 
 def test_function_that_is_new_on_a_path_is_named() -> None:

@@ -67,7 +67,6 @@ class TestLostAnswers:
         assert effects == ["sent"]
         assert db.session.scalars(select(JobEffect.state)).all() == ["done"]
 
-
     def test_counts_of_a_minute_are_added_once(
         self, jobs: CronJobs, db: SQLAlchemy, state: State, enqueue: Enqueue,
         monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
