@@ -79,7 +79,7 @@ def cancel(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
     """Discard dead runs, by id or by a filter.
 
-    They end cancelled and need no more attention, but can still be retried.
+    They end as cancelled and need no more attention, but can still be retried.
     """
     _act(DISCARD, ids, which, yes)
 
@@ -295,7 +295,7 @@ def _named(target: Target) -> str:
 def remove(name: str) -> None:
     """Remove a definition that the code does not declare.
 
-    Its runs stay. A tick of other code that declares it creates it again.
+    Its runs stay. If other code declares it, the next tick of that code creates it again.
     """
     actions.remove(state_of(), name, actor())
     click.echo(f"Removed {one_line(name)}. Its runs stay.")

@@ -1,4 +1,4 @@
-"""``flask jobs admin``: the group of the admin commands, which alone prints an overview."""
+"""``flask jobs admin``: the group of the admin commands, and the overview that it prints."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ def _print_texts(texts: Mapping[str, str], systemd: bool, log: Path) -> None:
     if not _is_writable(log):
         click.echo(
             f"This user cannot write the log {shlex.quote(str(log))}. If cron's user cannot "
-            "either, no tick will start: create its folder, or name another file with --log FILE.",
+            "either, no tick will start. Create the folder of the log, or name another file with "
+            "--log FILE.",
             err=True,
         )
 

@@ -10,6 +10,7 @@ import click
 from ..core.app_state import State
 from ..insights.backlog import due, next_due
 from ..insights.reader import Reader, plain_data, reading
+from ..insights.schedule_needs import unrecorded
 from ..text import one_line
 from ..text.humanize import minute
 from .group import command
@@ -54,6 +55,6 @@ def _following(reader: Reader) -> str:
     soon = next_due(reader)
     if soon is not None:
         return f"next: {one_line(soon.name)}, {moment(soon.at)} ({since(soon.at, reader.now)})"
-    if reader.state.registry.declarations:
-        return "a tick records the schedules that the code declares"
+    if unrecorded(reader):
+        return "the next tick records the schedules that this app's code declares"
     return "nothing is scheduled"

@@ -28,7 +28,7 @@ def examples(*commands: str) -> str:
 
 
 def ready_streams() -> None:
-    """Reopen a stream that the caller closed, as with ``>&-``; let both accept any character.
+    """Reopen a standard stream that was closed, as by ``>&-``; let it accept any character.
 
     The streams are line-buffered, so that handlers' output and our own lines stay in order.
     """
@@ -37,7 +37,7 @@ def ready_streams() -> None:
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            # Only if necessary: this reads the position in the file, which may be a pipe by now.
+            # Only if necessary, since this asks for the position, which a pipe does not have.
             if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)

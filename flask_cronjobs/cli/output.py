@@ -263,14 +263,14 @@ def look_at_list(
     """Return a decorator for a list, whose function returns the result of `listing`.
 
     :param limit: the default of ``--limit``; 0 for a list that always prints all rows.
-    :param by: what the next page begins after: ``ID`` for ``--before``, another name for
-        ``--after``.
+    :param by: the placeholder of the option that continues the list: ``ID`` for ``--before``, or
+        another name for ``--after``.
     """
     options = [*(paging(limit, by) if limit else ()), JSON_FLAG, WIDE]
     return admin_command("Look", options, name, *calls)
 
 
 def refuse_json() -> None:
-    """Refuse ``--json`` if the current command changes something."""
+    """Refuse ``--json``, since this call of the command prints no data."""
     if click.get_current_context().params["as_json"]:
-        raise click.UsageError("--json is for lists and views. Leave it out to make a change.")
+        raise click.UsageError("--json is only for lists and views. Leave it out.")

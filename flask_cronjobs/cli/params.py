@@ -134,7 +134,7 @@ MOST_ROWS = 500
 def paging(limit: int, by: str) -> Iterator[click.Option]:
     """Yield the options of a list that prints *limit* rows by default.
 
-    :param by: the value of ``--before`` if it is ``ID``, otherwise the value of ``--after``.
+    :param by: see `output.look_at_list`.
     """
     yield click.Option(
         ["--limit"],
@@ -145,7 +145,8 @@ def paging(limit: int, by: str) -> Iterator[click.Option]:
         help="Print at most N.",
     )
     if by == "ID":
-        yield click.Option(["--before"], type=Id(), metavar=by, help="Print only smaller ids.")
+        only = "Print only rows with smaller ids."
+        yield click.Option(["--before"], type=Id(), metavar=by, help=only)
     else:
         yield click.Option(["--after"], metavar=by, help=f"Print only rows after {by}.")
 

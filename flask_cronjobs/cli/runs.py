@@ -47,7 +47,7 @@ from .terminal import paint
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Seconds between two checks of the run.
 POLL_SECONDS = 1.0
-#: The exit status for each outcome, and that of the command ``timeout`` if a run takes too long.
+#: The exit status for each outcome; if a run takes too long, the one of the command ``timeout``.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
 #: Seconds that the search for a page may take.
@@ -67,7 +67,7 @@ _LONGEST_JSON = 20_000
 def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
     """List runs, newest first.
 
-    In a search, the run with that id or key comes first.
+    With -q, the run whose id or key is TEXT comes first.
 
     With --wide, the list also has queues, workers, due times and durations.
     """
@@ -238,7 +238,7 @@ def wait(run_id: int, timeout: float | None) -> None:
 
 
 def _say_what_it_waits_for(view: RunView) -> None:
-    """Print why the run waits to standard error, since a pipe gets no output until the end."""
+    """Print to standard error why the run waits, since a pipe gets no output until the end."""
     if view.row.status not in TERMINAL:
         why = f": it waits {view.waits[0].what}" if view.waits else ""
         click.echo(

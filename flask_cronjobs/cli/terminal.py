@@ -1,4 +1,4 @@
-"""Writes to a terminal or another stream that cannot block for long, and colors.
+"""Write to a terminal or another stream without blocking for long, and color texts.
 
 A terminal may be stopped by Ctrl-S, a pager may stop reading, and a collector of logs may hang.
 """

@@ -93,7 +93,7 @@ def test_bad_usage_exits_2_and_says_why(admin: Admin) -> None:
         ("show abc", "'abc' is not an id"),
         ("effects --done a --redo a", "Give --done or --redo, not both."),
         *(
-            (f"{change} --json", "Leave it out to make a change.")
+            (f"{change} --json", "--json is only for lists and views. Leave it out.")
             for change in (
                 "effects --done a",
                 "effects --redo a",

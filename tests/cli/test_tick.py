@@ -162,8 +162,13 @@ class TestOptions:
 
         assert due() == "Nothing is due; nothing is scheduled\n"
         tick.jobs.task(name="yearly", schedule="0 7 1 1 *")(lambda: None)
-        assert "; a tick records the schedules" in due()
+        assert "; the next tick records the schedules" in due()
         tick()
+        with tick.app.app_context():
+            tick.jobs.pause("yearly")
+        assert due() == "Nothing is due; nothing is scheduled\n"
+        with tick.app.app_context():
+            tick.jobs.resume("yearly")
         assert "Nothing is due; next: " in due()
         assert "-01-01 07:00:00 UTC (in " in due()
         tick.enqueue(delay=90)
