@@ -110,7 +110,7 @@ class RetryLater(CronJobsError):
     :param rate: whether to hold back all runs of the rate key for *delay*, as after a "429 Too Many
         Requests". The task needs a ``rate``.
 
-    The attempt counts: a run that raises this in its last attempt ends dead. `Snooze` does not
+    The attempt counts: a run that raises this in its last attempt becomes dead. `Snooze` does not
     count the attempt.
 
     >>> @jobs.task

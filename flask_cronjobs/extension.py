@@ -211,8 +211,9 @@ class CronJobs(OperatorMethods, StepMethods):
         :param order: ``"strict"`` executes the runs of a concurrency key one after the other, in
             the order of their ids. A run waits until the one before it has ended, even while that
             one waits for a retry. It needs *concurrency_key*.
-        :param unique: a format that is filled in from the payload, such as ``"import:{shop_id}"``:
-            the idempotency key of runs that are enqueued without one. Runs of schedules have none.
+        :param unique: a format that is filled in from the payload, such as ``"import:{shop_id}"``.
+            It makes the idempotency key of runs that are enqueued without one. Runs of schedules
+            have none.
         :param unique_while: how long a run holds its key, unless `Task.using` overrides it. The
             default is ``"pending"`` for a key that *unique* makes.
         :param rate: the number of attempts of a rate key that may begin in a period, on all hosts,
@@ -220,7 +221,8 @@ class CronJobs(OperatorMethods, StepMethods):
         :param rate_key: a format that is filled in from the payload, such as
             ``"mail:{account_id}"``; default: one key for the whole task. Tasks with the same key
             share its rate.
-        :param burst: the number of attempts that may begin at once after a rest; default 1.
+        :param burst: the number of attempts that may begin at once after a time without attempts;
+            default 1.
         :param label: a format that is filled in from the payload, such as ``"invoice
             {invoice_id}"``. Lists show it. Values that ``CRONJOBS_REDACT`` names are hidden.
         :returns: the `Task`.
@@ -330,7 +332,7 @@ class CronJobs(OperatorMethods, StepMethods):
         max_attempts: int | None = None,
         commit: bool | None = None,
     ) -> JobRun:
-        """Enqueue a run of a task by its name in ``db.session``: your commit makes it exist.
+        """Enqueue a run of the task *name*, in ``db.session``: your commit makes it exist.
 
         :param name: the task's name.
         :param payload: the handler's keyword arguments.
@@ -401,7 +403,8 @@ class CronJobs(OperatorMethods, StepMethods):
     ) -> R | None:
         """Call *func* unless the effect *key* is done; return the recorded or new result.
 
-        :param key: the name of the effect, such as ``"charge:invoice:812"``, without the attempt.
+        :param key: the name of the effect, such as ``"charge:invoice:812"``. It must be the same in
+            each attempt.
         :param func: does the effect; called with *args* and *kwargs*.
         :param in_doubt: the reaction if a process died during the effect: ``"skip"`` (returns None;
             the doubt is logged and shown to operators), ``"redo"``, or ``"raise"``.

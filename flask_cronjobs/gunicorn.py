@@ -127,8 +127,8 @@ class _Keeper(threading.Thread):
             if self._is_reloaded():
                 when_ready(self._server)
             if self._stopping.wait(_CHECK_SECONDS):
-                # A service manager may send SIGTERM to all processes. A second one would kill this
-                # process at once.
+                # A service manager may send SIGTERM to all processes. A second one would end the
+                # command at once.
                 process.send_signal(STOP_FROM_PARENT)
                 process.wait()
                 self._server.log.info("Stopped flask jobs work (pid: %s)", process.pid)

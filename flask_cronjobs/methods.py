@@ -281,7 +281,7 @@ class OperatorMethods:
         overlap: Overlap = "skip",
         ping: str | None = None,
     ) -> bool:
-        """Store a definition, which is a schedule that is not in the code, in the database.
+        """Store a definition in the database, for a schedule that is not in the code.
 
         :param name: the definition's name, unique among all definitions.
         :param task: the task, or its name.

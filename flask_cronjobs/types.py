@@ -127,8 +127,8 @@ class Claim(NamedTuple):
     def must_run_alone(self) -> bool:
         """Whether it must run alone even where runs go side by side.
 
-        It is the last attempt, or the previous attempt was lost with its worker. Elsewhere every
-        retry is claimed alone; see `claim_statement`.
+        This is so for the last attempt, and if the previous attempt was lost with its worker. Where
+        runs do not go side by side, every retry is claimed alone; see `claim_statement`.
         """
         return must_run_alone(self.attempt, self.max_attempts, self.error_type)
 
@@ -286,8 +286,8 @@ class Outcome(NamedTuple):
     :ivar until: the earliest time of the next attempt; only for ``snoozed``.
     :ivar holds_rate: no attempt of its rate key may begin during *delay*.
     :ivar seconds: how long the attempt took.
-    :ivar reclaimed: the lease ran out. The outcome is recorded only if the lease was not renewed
-        since.
+    :ivar reclaimed: the lease ran out. The outcome is recorded only if the lease has not been
+        renewed since.
     :ivar finalized: the outcome is in the row already, written in the handler's own transaction.
     :ivar definition_id: the definition whose slot the run is; None for an enqueued run.
     :ivar exception: what the handler of a ``failed`` or ``dead`` run raised; if its worker was
@@ -332,7 +332,7 @@ class BatchCounts(NamedTuple):
     :ivar key: the batch's key.
     :ivar total: the number of all its runs.
     :ivar succeeded: the number of runs that succeeded.
-    :ivar dead: the number of runs that ended dead.
+    :ivar dead: the number of runs that are dead.
     :ivar cancelled: the number of runs that were cancelled.
     :ivar skipped: the number of runs that were skipped.
     :ivar finished: whether all runs have ended and no other can join.

@@ -34,7 +34,7 @@ from ..types import JSON, json_object, stored_json
 from .params import needed, text
 from .render import Message, back, reader_page, sent_from
 
-#: Most runs that one click retries, since web servers end long requests.
+#: Most runs that one click changes, since web servers end long requests.
 RUNS_A_CLICK = 10_000
 #: The prefix of the names of fields that hold arguments.
 FIELD = "argument:"
@@ -111,7 +111,7 @@ def run_cancel(run_id: int) -> str:
 
 @action("run")
 def run_discard(run_id: int) -> str:
-    """Discard a dead run, which ends cancelled."""
+    """Discard a dead run, which ends as cancelled."""
     DISCARD.one(state_of(), run_id, actor())
     return f"Run {run_id} is discarded."
 
@@ -173,7 +173,7 @@ def _target() -> Target:
 
 @action("status", "task", "error_type", "fingerprint")
 def dead_retry(task: str, error_type: str, fingerprint: str) -> str:
-    """Queue the dead runs of a task with the given error type and group again."""
+    """Retry the dead runs of a task that have the given error type and group."""
     alike = fingerprint if "fingerprint" in request.form else None
     group = RunFilter(status="dead", task=task, error_type=error_type, fingerprint=alike)
     return RETRY.many(state_of(), group, actor(), most=RUNS_A_CLICK).sentence(task)

@@ -1,4 +1,7 @@
-"""Draw the chart of ticks and the cells of runs, to scale. Pure. Templates find them in ``say``."""
+"""Pure functions that scale the chart of ticks and the cells of runs.
+
+Templates find them in ``say``.
+"""
 
 from __future__ import annotations
 

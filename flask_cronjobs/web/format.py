@@ -1,4 +1,7 @@
-"""Format times, statuses and sentences for the pages. Pure. Templates find them in ``say``."""
+"""Pure functions that format times, statuses and sentences for the pages.
+
+Templates find them in ``say``.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +174,7 @@ def breakable(name: str) -> Markup:
 
 
 def short(name: str) -> Markup:
-    """Return *name* as `breakable` does; a long name is cut in the middle, with a title in full."""
+    """Return *name* as `breakable` does; a long name is cut in the middle, but has a full title."""
     whole = printable(name)
     if len(whole) <= _LONGEST_NAME:
         return breakable(whole)

@@ -41,7 +41,7 @@ from .format import Tone
 from .guard import MACHINES, is_reader, may
 from .params import MAX_TEXT, is_short
 
-# Flask's flash would need a SECRET_KEY, and reading it would remove the app's messages.
+# Flask's flash would need a SECRET_KEY, and our pages would take the app's own flashed messages.
 _COOKIE = "cronjobs_message"
 # Browsers drop cookies over 4,096 bytes.
 _LONGEST_MESSAGE = 300
@@ -133,8 +133,8 @@ def reader_page(
 ) -> Response:
     """Render a page for a user who may read; show buttons if the user may act.
 
-    :param content: the content of the page. Its ``now`` becomes the time of the page, which is then
-        refreshed, unless *values* have another ``now`` or ``refresh``.
+    :param content: the content of the page. If it is given, the page is refreshed, and shows the
+        content's ``now``. *values* may have another ``refresh`` and ``now``.
     """
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "content": content}
@@ -149,7 +149,7 @@ _KEPT = ("name", "sort", "page", "task", "batch", "key")
 
 
 def here() -> str:
-    """Return this page, with the parameters of its URL to keep, for the field ``back`` of forms."""
+    """Return the value of forms' field ``back``: this page, and the URL parameters to keep."""
     arguments = {name: request.args.get(name, "") for name in _KEPT}
     parameters = {name: value for name, value in arguments.items() if value and is_short(value)}
     endpoint = (request.endpoint or "").rpartition(".")[2]
