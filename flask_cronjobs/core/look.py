@@ -61,7 +61,7 @@ def locker(connection: Connection, run_id: int) -> str:
     """Return a sentence that says which process of PostgreSQL has locked a run's row."""
     row = connection.execute(text(_LOCKER), {"run_id": run_id}).first()
     if row is None:
-        return "Another transaction has locked its row, or has sent it a signal. End that one."
+        return "Another transaction has locked its row or sent it a signal. End that transaction."
     return (
         f"Its row is locked by the database's process {row.pid} ({row.application_name or '?'}"
         f", {row.state}). End that transaction."

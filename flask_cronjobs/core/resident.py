@@ -134,7 +134,7 @@ class ResidentMinutes(threading.Thread):
         except DatabaseTrouble as trouble:
             if not trouble.transient:
                 raise
-            self._trouble.say("The work of the minute is tried again. %s", trouble)
+            self._trouble.say("This minute's work is being retried. %s", trouble)
             return False
         return True
 

@@ -77,7 +77,7 @@ def sync_definitions(
         try:
             spec = declaration.spec(state.settings)
         except CronJobsError as error:
-            logger.error("The definition %r is not valid, and was left out: %s", name, error)
+            logger.error("The definition %r is not valid, so it was not recorded: %s", name, error)
             continue
         row = by_name.get(name)
         if row is None:

@@ -219,7 +219,7 @@ _GIVE_SESSION = (
     "engine=engine, metadata=Base.metadata)."
 )
 _GIVE_ENGINE = (
-    "Give the engine of the database in which the job tables live, beside session=: "
+    "Give the engine of the database in which the job tables live, together with session=: "
     "CronJobs(app, session=…, engine=engine, metadata=Base.metadata)."
 )
 

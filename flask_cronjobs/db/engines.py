@@ -238,8 +238,8 @@ def _connect_like(engine: Engine | None) -> Any:
 
 _OWN_CONNECTIONS = (
     "The app makes its connections with psycopg2 itself (creator=, or a listener of do_connect "
-    "that returns one), so Flask-CronJobs cannot make the same with psycopg 3. Let the listener "
-    "change the arguments of the connection, or use postgresql+psycopg:// for the app, too."
+    "that returns one), so Flask-CronJobs cannot connect in the same way with psycopg 3. Let the "
+    "listener change the connection's arguments, or use postgresql+psycopg:// for the app, too."
 )
 
 

@@ -157,7 +157,7 @@ def explain(error: SQLAlchemyError, engine: Engine, unknown: bool = False) -> Cr
                 "migrations, or: flask jobs admin doctor"
             )
         return TablesMissing(f"{message} (Is this the right database? {name_of(engine)})")
-    doubt = " It is not known whether that was committed." if unknown else ""
+    doubt = " It is not known whether the change was committed." if unknown else ""
     return DatabaseTrouble(
         f"The database cannot be used: {first_line(cause)}.{doubt}{_hint(cause, engine)}",
         transient=remedy_for(error) in ("repeat", "reconnect"),

@@ -90,8 +90,8 @@ def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
         return None
     if is_complete:
         return (
-            f"New connections find them by the search_path {places.path}. This connection has "
-            "another one: add their schema to it"
+            f"New connections find them through the search_path {places.path}, but this connection "
+            "has a different one. Add the schema of the job tables to it"
         )
     path_schemas = re.findall(r"[\w$]+", places.path.replace("$user", places.role))
     if barred := [schema for schema in places.barred if schema in path_schemas]:

@@ -35,8 +35,8 @@ def examine(state: State) -> tuple[Finding, ...]:
         findings.append(Finding("database", "error", str(error)))
     except CronJobsError as error:
         todo = (
-            "Check the database, and SQLALCHEMY_DATABASE_URI, which is "
-            f"{name_of(state.engine)} here. Then run the doctor again."
+            f"Check the database and its URL, which is {name_of(state.engine)} here. Then run the "
+            "doctor again."
         )
         findings.append(Finding("database", "error", str(error).removesuffix(LEARN_MORE), todo))
     return tuple(findings)

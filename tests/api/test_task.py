@@ -192,10 +192,11 @@ def test_options_of_a_task(bare: CronJobs, options: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"timeout": 3}, r"Write it at the task: @jobs\.task\(timeout=…\)"),
-        ({"rate": "5/s"}, r"Write it at the task: @jobs\.task\(rate=…\)"),
-        ({"label": "x"}, r"Write it at the task: @jobs\.task\(label=…\)"),
-        ({"timezone": "UTC"}, r"Write it at the task: @jobs\.task\(timezone=…\)"),
+        ({"timeout": 3}, r"Write it in the task's decorator: @jobs\.task\(timeout=…\)"),
+        ({"rate": "5/s"}, r"Write it in the task's decorator: @jobs\.task\(rate=…\)"),
+        ({"label": "x"}, r"Write it in the task's decorator: @jobs\.task\(label=…\)"),
+        ({"timezone": "UTC"}, r"Write it in the task's decorator: @jobs\.task\(timezone=…\)"),
+        ({"time_limit": 3}, r"Write timeout=… in the task's decorator: @jobs\.task\(timeout="),
         ({"countdown": 3}, "Write delay=…"),
         ({"eta": 3}, "Write run_at=…"),
         ({"task_id": "a"}, "Write idempotency_key=…"),
@@ -226,9 +227,7 @@ def test_options_of_a_schedule(
 
 def test_options_among_the_arguments(context: None, jobs: CronJobs) -> None:
     send = jobs.task(name="send")(lambda to: to)
-    with pytest.raises(
-        TypeError, match=r"'delay'\. Options of the run .*: send\.using\(delay=…\)\.e"
-    ):
+    with pytest.raises(TypeError, match=r"'delay'\. Give the run's options to using\(\): send\.us"):
         send.enqueue(to=1, delay=5)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'too'$"):
         send.enqueue(to=1, too=5)  # type: ignore[call-arg]

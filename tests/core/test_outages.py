@@ -104,7 +104,7 @@ def test_no_thread_of_a_worker_repeats_itself_while_the_database_is_away(
     back = "The database is back"
     wait_until(lambda: sum(back in line for line in warnings(caplog)) == len(names))
     endings = Counter(line.partition(" no database")[0] for line in warnings(caplog))
-    assert endings["Trying again."] == endings["The work of the minute is tried again."] == 1
+    assert endings["Trying again."] == endings["This minute's work is being retried."] == 1
 
 
 def succeeded(db: SQLAlchemy) -> bool:

@@ -110,8 +110,8 @@ def test_session_with_another_search_path_is_told_where_the_tables_are(make: Any
         shop.db.session.rollback()
         shop.works()
     message = str(caught.value)
-    assert 'New connections find them by the search_path "$user", public.' in message
-    assert "This connection has another one: add their schema to it" in message
+    assert 'New connections find them through the search_path "$user", public, but' in message
+    assert "this connection has a different one. Add the schema of the job tables to it" in message
     assert "init" not in message
 
 

@@ -83,7 +83,7 @@ def test_no_act_is_done_twice_or_denied_if_its_answer_is_lost(
     jobs.task(name="send")(lambda: None)
     dead = rows.run("dead")
     lose(statement)
-    with pytest.raises(DatabaseTrouble, match="It is not known whether that was committed"):
+    with pytest.raises(DatabaseTrouble, match="It is not known whether the change was committed"):
         BY_STATEMENT[statement](state, dead)
     assert len(operations(state)) == 1
 

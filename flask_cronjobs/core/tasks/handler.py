@@ -28,8 +28,8 @@ SHOWN = 60
 
 #: How to fix an argument that is missing because a decorator supplies it.
 _GIVEN_BY_DECORATOR = (
-    ". If its decorator gives it, let the decorator's inner function name the arguments of a call, "
-    "such as def inner(n): in place of *args and **kwargs"
+    ". If a decorator supplies it, write the decorator's inner function with the other arguments: "
+    "def inner(n) instead of def inner(*args, **kwargs)"
 )
 
 
@@ -218,8 +218,8 @@ class Handler:
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise TaskError(
                 f"{its_key} cannot be filled in from the payload: {error!r}. Pass the arguments "
-                "that it names, or let it name only values that every payload has. It sees them as "
-                "they are stored: write a field of a dataclass as {item[id]}."
+                "that it names, or use only values that every payload has. A dataclass is stored "
+                "as an object: write its field as {item[id]}."
             ) from None
         if not is_key(key, KEY_CHARACTERS):
             raise TaskError(

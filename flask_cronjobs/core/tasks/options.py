@@ -143,7 +143,7 @@ class Rate(NamedTuple):
     allows.
 
     :ivar period: the time from one start to the next.
-    :ivar burst: the number of attempts that may begin at once after a rest.
+    :ivar burst: the number of attempts that may begin at once after a time without attempts.
     """
 
     period: timedelta

@@ -40,7 +40,7 @@ _OTHER_NAMES = {
         "retry_delay retry_backoff default_retry_delay backoff": "retry=Retry(base=…, backoff=…)",
         "autoretry_for retry_for throws": "retry=Retry(on=…, not_on=…)",
         "time_limit soft_time_limit job_timeout": "timeout=…, in seconds",
-        "bind": "current_run, which any handler can import and ask",
+        "bind": "current_run in the handler, and import it from flask_cronjobs",
         "max_instances": "concurrency=…",
         "args kwargs": "payload={…}, the keyword arguments of scheduled runs",
         "misfire_grace_time": "catchup='latest', 'all' or 'none'",
@@ -48,7 +48,7 @@ _OTHER_NAMES = {
     "using": {
         "countdown schedule_in defer_by": "delay=…, in seconds",
         "eta at schedule_at scheduled when": "run_at=…, an aware time",
-        "time_limit job_timeout": "it at the task: @jobs.task(timeout=…)",
+        "time_limit job_timeout": "timeout=… in the task's decorator: @jobs.task(timeout=…)",
         "max_retries retries retry": "max_attempts=…, which counts all attempts",
         "key unique unique_key task_id job_id": "idempotency_key=…",
         "lock queueing_lock": "idempotency_key=…, unique_while='pending'",
@@ -71,7 +71,7 @@ def written_instead(where: str, name: str) -> str | None:
     table = _OTHER_NAMES[where].items()
     advice = next((instead for names, instead in table if name in names.split()), None)
     if advice is None and where == "using" and name in _OF_TASKS:
-        return f"it at the task: @jobs.task({name}=…)"
+        return f"it in the task's decorator: @jobs.task({name}=…)"
     return advice
 
 
@@ -126,8 +126,9 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
             yield f"{option} has no effect without {example}. Give both, or remove it."
     if options.order is not None and options.concurrency_key is None:
         yield (
-            "order='strict' needs a concurrency_key, whose runs are in order. Give one, such as "
-            "'account:{account_id}', or a string without braces to order all runs of the task."
+            "order='strict' needs a concurrency_key, since it orders the runs of each key. Give "
+            "one, such as 'account:{account_id}', or a string without braces to order all runs of "
+            "the task."
         )
     if options.order is not None and options.concurrency not in (None, 1):
         yield (
@@ -136,8 +137,8 @@ def _misfits(func: Callable[..., object], options: TaskOptions) -> Iterator[str]
         )
     if options.rate is not None and read_rate(options.rate, options.burst).rest > MOST_REST:
         yield (
-            f"with rate={options.rate!r}, a burst of {options.burst or 1} takes more than ten "
-            "years to be available again. Give a smaller burst, or a higher rate."
+            f"with rate={options.rate!r}, it takes more than ten years until a burst of "
+            f"{options.burst or 1} is available again. Give a smaller burst, or a higher rate."
         )
     is_alone = options.atomic or not inspect.iscoroutinefunction(func)
     if options.async_at_once is not None and is_alone:
@@ -225,9 +226,14 @@ def check_upgrade(name: str, func: object, known: object) -> None:
     :param known: the upgrade that the task has already, if any.
     :raises TaskError: *func* cannot be called with a payload, or the task has an upgrade.
     """
-    if known is not None or inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
+    if known is not None:
         raise TaskError(
-            f"An upgrade of {name} is {func!r}. Give one plain function that takes any payload of "
+            f"{name} has an upgrade already: {known!r}. Convert all payloads of older code in one "
+            "function."
+        )
+    if inspect.iscoroutinefunction(func) or why_uncallable(func, {}):
+        raise TaskError(
+            f"The upgrade of {name} is {func!r}. Give a plain function that takes any payload of "
             "older code, as a dict, and returns one for today's handler."
         )
 
@@ -298,4 +304,4 @@ def options_go_before(task: str, unknown: Iterable[str]) -> str:
     option = next((name for name in unknown if name in EnqueueOptions._fields), None)
     if option is None:
         return ""
-    return f". Options of the run stand before it: {task}.using({option}=…).enqueue(…)"
+    return f". Give the run's options to using(): {task}.using({option}=…).enqueue(…)"

@@ -509,8 +509,8 @@ class Keeper(threading.Thread):
             self._receive(outcomes, self._claims.record(outcomes), 0.0)
         except Exception:
             logger.exception(
-                "Could not record outcomes before the process is ended; its runs are reclaimed "
-                "when their leases end"
+                "Could not record outcomes before ending the process; its runs are reclaimed when "
+                "their leases end"
             )
         self._announcer.close(LAST_WORDS_SECONDS)
         self._monitor.end_process(stuck)

@@ -166,7 +166,7 @@ class RunMonitor:
 
     def end_others(self, stuck: Outcome) -> None:
         """Interrupt all handlers except the *stuck* one, and let them unwind for a moment."""
-        self._end_all("the process is to be ended", but=stuck.identity)
+        self._end_all("the process must end, since another handler is stuck", but=stuck.identity)
         until = time.monotonic() + UNWIND_SECONDS
         while len(self._runner.at_work) > 1 and time.monotonic() < until:
             time.sleep(0.02)

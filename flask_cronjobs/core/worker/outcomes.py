@@ -122,7 +122,7 @@ def _has_rate(state: State, attempt: Claim) -> bool:
     if attempt.job_type in state.registry.rates:
         return True
     logger.error(
-        "task %s: RetryLater(rate=True) was raised, but the task has no rate, so only its run "
+        "task %s: RetryLater(rate=True) was raised, but the task has no rate, so only this run "
         "waits. Declare it with rate=…, or leave rate=True out.",
         attempt.job_type,
     )

@@ -113,10 +113,10 @@ class OwnSignals:
         if taken and task not in self._told:
             self._told.add(task)
             logger.warning(
-                "After a run of the task %s, the signals %s were handled by others or blocked. The "
-                "worker needs them to stop and to time handlers out, so it has restored its own "
-                "handlers. Configure the library that changed them to install no signal handlers, "
-                "or run it in a process of its own.",
+                "After a run of the task %s, the signals %s were blocked or had other handlers. "
+                "The worker uses these signals to stop and to enforce timeouts, so it has restored "
+                "its own handlers. Configure the library that changed them to install no signal "
+                "handlers, or run it in a process of its own.",
                 task,
                 ", ".join(signal.Signals(number).name for number in taken),
             )

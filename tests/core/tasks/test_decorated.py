@@ -75,5 +75,5 @@ def test_argument_that_a_decorator_passes_by_position_is_refused_with_advice(
     def count(n: int, session: str) -> int:
         return n
 
-    with pytest.raises(TypeError, match=r"'session'\. If its decorator gives it, .* inner\(n\)"):
+    with pytest.raises(TypeError, match=r"'session'\. If a decorator supplies it, .* inner\(n\)"):
         count.enqueue(1)

@@ -109,8 +109,8 @@ def test_one_function_is_the_upgrade_and_takes_the_payload(jobs: CronJobs) -> No
 
     task: Any = jobs.task(name="it")(lambda: None)
     for function in (None, lambda: None, wrong):
-        with pytest.raises(TaskError, match=r"An upgrade of it is .* Give one plain function"):
+        with pytest.raises(TaskError, match=r"The upgrade of it is .* Give a plain function"):
             task.upgrade(function)
     task.using(priority=1).upgrade(lambda payload: {})
-    with pytest.raises(TaskError, match="Give one plain function"):
+    with pytest.raises(TaskError, match=r"it has an upgrade already: .* in one function"):
         task.upgrade(lambda payload: {})
