@@ -18,7 +18,7 @@ from .text.redaction import SECRET_NAMES
 PREFIX = "CRONJOBS_"
 MINUTE = 60.0
 DAY = 86400.0
-#: A token by RFC 6750; werkzeug does not parse others as tokens.
+#: A token as RFC 6750 defines it; werkzeug does not parse others as tokens.
 _BEARER = r"[A-Za-z0-9._~+/-]+=*"
 
 
@@ -303,5 +303,5 @@ def _from_environment(kind: Kind, value: object) -> str:
         if kind.fits(number):
             return " It is a string: convert it to a number, or read it with from_prefixed_env()."
     if is_number(value, 0, float("inf")) and kind.fits(str(value)):
-        return " It is a number: in the environment, put it into double quotes."
+        return " It is a number: in the environment, put it in double quotes."
     return ""

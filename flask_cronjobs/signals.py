@@ -34,8 +34,8 @@ News: TypeAlias = Callable[[str, Any], None]
 | ``replaced`` | a text: a worker ended at a limit and is replaced |
 
 All values are JSON. `notify` calls the function in the thread that has the news, never in the
-keeper's. In a process pool, the parent process calls it. The function must not block it for long,
-since the parent reads from its workers.
+keeper's. In a process pool, the parent process calls it. The function must not block for long,
+since the parent also reads from its workers.
 """
 
 _signals = Namespace()
@@ -116,7 +116,7 @@ def announce(app: Flask, outcome: Outcome, recorded: bool) -> None:
             attempt=outcome.attempt,
             worker=outcome.token,
             seconds=outcome.seconds,
-            why=outcome.error_type if recorded else f"{outcome.kind} is dropped",
+            why=outcome.error_type if recorded else f"the outcome {outcome.kind} is dropped",
             error=outcome.exception if recorded else None,
             stack=outcome.stack or f"{outcome.error_type}: {outcome.error}",
         )

@@ -29,8 +29,8 @@ InDoubt: TypeAlias = Literal["skip", "redo", "raise"]
 class RunIds(list[int]):
     """The ids that `Task.enqueue_many` returns, in the order of its argument.
 
-    :ivar is_new: for each of them, whether the call inserted the run; False if a run held the
-        idempotency key already.
+    :ivar is_new: for each of them, whether the call inserted the run; False if a run already held
+        the idempotency key.
 
     >>> @jobs.task(unique="remind:{user_id}")
     ... def remind(user_id): ...
@@ -125,7 +125,7 @@ class Claim(NamedTuple):
 
     @property
     def must_run_alone(self) -> bool:
-        """Whether it must run alone even where runs go side by side.
+        """Whether this attempt must run alone, even in a worker that performs runs side by side.
 
         This is so for the last attempt, and if the previous attempt was lost with its worker. Where
         runs do not go side by side, every retry is claimed alone; see `claim_statement`.
@@ -159,7 +159,7 @@ def without_secret(token: str | None) -> str | None:
     return token.rpartition(":")[0] or token
 
 
-#: At most this many bytes, the last ones, are kept of what an attempt prints and logs.
+#: The number of bytes that are kept of what an attempt prints and logs. The last ones are kept.
 MAX_OUTPUT_BYTES = 64 * 1024
 
 #: The `error_type` of a run whose worker died or lost it.

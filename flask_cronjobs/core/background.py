@@ -64,7 +64,7 @@ class BackgroundThread(Generic[T]):
             self._do(work)
 
 
-#: Seconds after which Python asks a busy thread to yield to another while a worker works.
+#: While a worker runs, Python asks a busy thread to yield to another after this many seconds.
 SWITCH_SECONDS = 0.0001
 
 
@@ -73,8 +73,8 @@ def switching_often() -> Generator[None]:
     """Make the threads of this process take turns often in this block.
 
     Only one thread runs Python code at a time, and by default a busy thread is asked to yield every
-    5 ms. The keeper waits for the server in each statement, and would continue up to 5 ms late
-    after it. Meanwhile the runner would finish its short runs, and wait for the keeper.
+    5 ms. The keeper waits for the server in each statement, and could resume up to 5 ms after the
+    answer. Meanwhile the runner would finish its short runs, and wait for the keeper.
     """
     interval = sys.getswitchinterval()
     if interval <= SWITCH_SECONDS:  # Another worker in this process has changed it.
@@ -114,7 +114,7 @@ def start_worker(
     """Start ``flask jobs work``, which stops once this process has ended, for whatever reason.
 
     :param app: the argument of ``flask --app``; None lets Flask find the app.
-    :param by: the server that this process is, such as ``gunicorn``, for the doctor.
+    :param by: the name of this process's server, such as ``gunicorn``, which the doctor reports.
     :param user: the id of the user to run it as; None for this process's user.
     :param group: the id of the group to run it as; None for this process's group.
     """

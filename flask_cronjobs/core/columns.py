@@ -111,5 +111,5 @@ def returned(d: Dialect) -> str:
 
 
 def most_attempts(most: object, attempts: object) -> int:
-    """Return *most*, a ``max_attempts``, or *attempts* if SQLite has stored no number in it."""
+    """Return *most*, the value of ``max_attempts``; if SQLite returned no number, *attempts*."""
     return most if isinstance(most, int) else int(str(attempts))

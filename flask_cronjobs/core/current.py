@@ -33,7 +33,7 @@ PROGRESS_SECONDS = 0.5
 #: recognized.
 SHOWN_CHARACTERS, READ_CHARACTERS = 500, 2000
 
-#: How far a run is, from 0 to 1, and a message.
+#: How far along a run is, from 0 to 1, and a message.
 Progress: TypeAlias = "tuple[float, str | None]"
 
 
@@ -220,7 +220,7 @@ class CurrentRun:
             yield books
 
     def progress(self, fraction: float, message: str | None = None) -> None:
-        """Report how far the run is. Its row and the pages show it while it runs.
+        """Report how far along the run is. Its row and the pages show this while it runs.
 
         :param fraction: from 0 to 1.
         :param message: a short text, shown with it; cut at 500 characters, credentials removed.
@@ -291,8 +291,8 @@ class CurrentRun:
 
         It is not raised while it is being handled, as in a ``finally``, nor in another thread.
 
-        :param at_end: whether the handler has returned. If so, only `ended_by` is raised: the row
-            of the step says that the run continues there.
+        :param at_end: whether the handler has returned. If so, only `ended_by` is raised, since a
+            step has already decided that the attempt must end.
         :raises BaseException: the interruption that the handler has swallowed.
         """
         error = self.ended_by or (None if at_end else self.interrupted_by)

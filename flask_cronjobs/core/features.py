@@ -100,7 +100,7 @@ class Starts(Protocol):
         ...
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Make those due runs claimable that may begin now.
+        """Make claimable those due runs that may begin now.
 
         :param promptly: check even if the last check was a moment ago.
         :param tasks: the tasks that the claim is for; None for all.
@@ -118,7 +118,7 @@ class Starts(Protocol):
 class Beside(Protocol):
     """Work that a worker does beside its runs, in a separate thread.
 
-    It may take any time, since the keeper renews the leases of the runs.
+    It may take as long as it needs, since the keeper renews the leases of the runs.
     """
 
     def start(self) -> None:
@@ -165,7 +165,10 @@ class Loop(Protocol):
         """Interrupt the handlers whose interruption was requested."""
 
     def look(self, now: float) -> None:
-        """Note for each run since when an interruption could have ended it; *now* is the time."""
+        """For each run, note the time since which an interruption could have ended it.
+
+        :param now: the current time, by `time.monotonic`.
+        """
 
 
 def prepare(state: State) -> None:
@@ -190,7 +193,7 @@ def is_watched(books: Bookkeeping) -> bool:
 
 
 def beside(state: State) -> tuple[Callable[[State, WorkOptions, Keeper], Beside], ...]:
-    """Return the functions that make what a worker does beside its runs."""
+    """Return the functions that make the `Beside` objects of a worker."""
     return tuple(_of("beside", _used(state)))
 
 
@@ -232,7 +235,7 @@ def ended(books: Bookkeeping, batches: Collection[int]) -> int:
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
-    """Make runs claimable that features have held back and that may begin now.
+    """Make claimable the runs that features have held back and that may begin now.
 
     :returns: when the next of them may begin, by `time.monotonic`.
     """

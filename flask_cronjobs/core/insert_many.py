@@ -1,4 +1,4 @@
-"""Insert many runs in the user's own transaction: a thousand by one statement, in one JSON array.
+"""Insert many runs in the user's own transaction: a thousand per statement, in one JSON array.
 
 This was measured against the alternatives, on tables with all their indexes and checks. Arrays for
 ``unnest`` cost the client more and the server as much. COPY saves the server nothing and has no ON
@@ -24,7 +24,7 @@ from .columns import due_sql, insert_into_runs, parameter
 from .insert import ON_CONFLICT, execute, parameters_of, writing_connection
 from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
-#: Most rows that one statement inserts.
+#: The most rows that one statement inserts.
 INSERTED_AT_ONCE = 1000
 #: The columns besides the payload that may differ between the runs of one call.
 _OWN = ("idempotency_key", *OF_PAYLOAD[1:])
@@ -41,8 +41,8 @@ class Holder(NamedTuple):
 class Inserted(NamedTuple):
     """The result of inserting a row.
 
-    :ivar id: the id of its run.
-    :ivar holder: the run, if it was there before the row and holds the row's key.
+    :ivar id: the id of the row's run.
+    :ivar holder: that run, if it already existed and holds the row's key.
     """
 
     id: int
@@ -50,7 +50,7 @@ class Inserted(NamedTuple):
 
 
 def insert_runs(session: Session, rows: Sequence[NewRun]) -> list[Inserted]:
-    """Insert runs in *session*'s transaction, at most `INSERTED_AT_ONCE` by each statement.
+    """Insert runs in *session*'s transaction, at most `INSERTED_AT_ONCE` with each statement.
 
     Without idempotency keys, that is all. With them:
 

@@ -16,7 +16,7 @@ from .claim_statement import claim_statement
 if TYPE_CHECKING:
     from .claim import ClaimRequest
 
-#: Most waiting runs that `look_at_queue` checks.
+#: The most waiting runs that `look_at_queue` checks.
 LOOKED_AT_RUNS = 100
 
 

@@ -54,7 +54,7 @@ class Pipe:
 
 
 def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
-    """Work in a forked process, and end it."""
+    """Do a worker's work in a forked process, then end the process."""
     status = 1
     try:
         status = _work(state, options, pipe)
@@ -125,14 +125,14 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
     alone = number == 1 and options.limits is None and options.parent is None
     if alone or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
-    if options.books is not None:  # No connection of ours is open while workers fork.
+    if options.books is not None:  # No connection of ours may be open while workers fork.
         options.books.close()
         options = options._replace(books=None)
     return _ProcessPool(state, options, number).run()
 
 
 def _warn_of_platform(number: int) -> None:
-    """Log what this platform lacks to run *number* workers, as Windows does."""
+    """Warn if this platform, such as Windows, cannot fork workers or interrupt handlers."""
     if number > 1 and not hasattr(os, "fork"):
         logger.warning("On this platform one worker runs instead of %d", number)
     if not hasattr(signal, "setitimer"):
@@ -289,7 +289,7 @@ class _ProcessPool:
         )
 
     def _listen(self) -> None:
-        """Wait for a moment for reports of the workers, and read them."""
+        """Wait a moment for reports from the workers, and read them."""
         soon = any(child.ended for child in self._children)
         for key, _ in self._selector.select(CHECK_SOON_SECONDS if soon else CHECK_SECONDS):
             self._read(key.data)

@@ -25,7 +25,7 @@ class Kind(NamedTuple):
     """Rows that are kept for some time.
 
     :ivar condition: the condition of the rows, which must be that of a partial index.
-    :ivar ended: the column with the time from which the age of a row counts.
+    :ivar ended: the column with the time from which the age of a row is counted.
     :ivar age: the name of the parameter with the seconds for which a row is kept.
     :ivar free: returns the SQL condition that the old row ``one`` may be deleted.
     :ivar runs_by: the column of ``job_runs`` that refers to the rows, if their runs are deleted
@@ -126,7 +126,7 @@ def _delete_owners(d: Dialect, kind: Kind) -> str:
     """
 
 
-#: Most steps that one transaction deletes with their runs, unless a single run has more.
+#: The most steps that one transaction deletes with their runs, unless a single run has more.
 STEPS_AT_ONCE = 10_000
 #: The longest rest after a transaction on SQLite, in seconds.
 _REST_SECONDS = 0.1
@@ -142,7 +142,7 @@ def prune(books: Bookkeeping, settings: Settings, counted: Counted | None = None
     milliseconds, so we leave them as much time as we took.
 
     :param settings: says how long rows are kept. Batches are kept like succeeded runs, and finished
-        effects like dead runs, but at least while their run may be retried.
+        effects like dead runs, but at least as long as their run may be retried.
     :param counted: called with the number of runs in the transactions that delete them.
     """
     d = books.dialect
@@ -233,7 +233,7 @@ def _delete_runs(
 
 
 def _with_few_steps(connection: Connection, d: Dialect, rows: Rows) -> Rows:
-    """Return *rows*, or only the first ones if all have over `STEPS_AT_ONCE` steps together."""
+    """Return *rows*, or only the first ones if they have more than `STEPS_AT_ONCE` steps in all."""
     few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
     steps = text(f"SELECT count(*) FROM ({few}) AS few")
     while len(rows) > 1:

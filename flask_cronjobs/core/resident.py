@@ -1,7 +1,7 @@
 """``flask jobs work``: a process that keeps running and does the work of ticks from crontab.
 
-Every minute, one worker of each process pool does what a tick does before and after its runs, in a
-thread beside its own runs.
+Every minute, one worker of each process pool also does the work that a tick does before and after
+performing runs. It does this in a separate thread.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .worker.work_options import Limits, WorkOptions
 
 #: How often minute work is done, in seconds: once in each minute of the database's clock.
 MINUTE = 60.0
-#: Seconds after the full minute at which minute work begins: its estimate of the database's clock
+#: Seconds after the full minute at which minute work begins: the estimate of the database's clock
 #: is not exact, and before the full minute, the minute's slots are not due.
 AFTER_MINUTE_SECONDS = 0.25
 #: How soon minute work that failed is tried again, in seconds.
@@ -57,7 +57,7 @@ def serve(
     """Work until SIGTERM or SIGINT.
 
     :param limits: the limits after which each worker is replaced by a fresh one.
-    :param parent: the id of this process's parent, if this process is to stop when it has ended.
+    :param parent: the id of the parent process, if this process must stop when that one has ended.
     :raises TablesMissing: the job tables do not exist.
     :raises DatabaseTrouble: the database was unavailable for longer than a lease.
     """
@@ -98,7 +98,7 @@ class ResidentMinutes(threading.Thread):
         self._trouble = Outage()
 
     def end(self) -> None:
-        """Finish the last minute and end the thread. The keeper has ended before."""
+        """Finish the last minute and end the thread. The keeper has already ended."""
         self._stopped.set()
         self.join(END_SECONDS)
         if self.is_alive():
@@ -161,7 +161,7 @@ class ResidentMinutes(threading.Thread):
         """
         offset = 0.0 if self._opened is None else self._opened.clock_offset
         left = MINUTE - (began - offset) % MINUTE + AFTER_MINUTE_SECONDS - (time.time() - began)
-        # The host's clock may have been put back meanwhile.
+        # The host's clock may have been set back in the meantime.
         return min(left, MINUTE + AFTER_MINUTE_SECONDS)
 
     def _look(self) -> None:

@@ -172,7 +172,7 @@ class Bookkeeping:
         """Lend this to another thread in this block, with its own *patience* and *limit*.
 
         It keeps its connection on PostgreSQL, where a new one takes 10 ms and plans each statement
-        again. On SQLite a new one is cheap, and the old one may belong to its thread.
+        again. On SQLite a new one is cheap, and the old one may be usable only in its own thread.
         """
         before = self.patience, self.limit, self.guard
         self.patience, self.limit, self.guard = patience, limit, nullcontext

@@ -71,7 +71,8 @@ class Database(ABC):
 class _Scoped(Database):
     """A database whose sessions come from a `scoped_session`.
 
-    :param holder: the object whose ``session`` that is; a test may replace it there.
+    :param holder: the object whose attribute ``session`` is the `scoped_session`; a test may
+        replace the attribute.
     """
 
     def __init__(self, holder: Any) -> None:

@@ -52,7 +52,8 @@ class Dialect(NamedTuple):
         transaction has locked. Rows that are only referenced by a foreign key are not skipped.
     :ivar one_writer: whether the database is a file with one writer at a time. Rows are not locked
         there, nobody is notified, a statement changes one table, and there are no arrays. The
-        driver converts no times. A connection is cheap, and may belong to its thread.
+        driver converts no times. A connection is cheap, and may be usable only in the thread that
+        opened it.
     :ivar atomic_level: SQLAlchemy's name of the isolation level for atomic handlers: the lowest in
         which a concurrent heartbeat causes no serialization failure.
     :ivar shift: seconds by which a test has moved the clock.
@@ -67,7 +68,7 @@ class Dialect(NamedTuple):
 
     @property
     def now(self) -> str:
-        """SQL for the database's time that can be an index condition."""
+        """SQL for the database's time, which can be used in an index condition."""
         if self.name == "postgresql":
             # PostgreSQL uses no volatile function as an index condition. A scalar subquery reads
             # the clock once, so it can be one.
@@ -76,7 +77,7 @@ class Dialect(NamedTuple):
 
     @property
     def clock(self) -> str:
-        """SQL for the database's time, read at each row.
+        """SQL for the database's time, read anew for each row.
 
         On PostgreSQL it is cheaper to plan than `now`, and it prevents an index scan by time.
         """
@@ -155,7 +156,7 @@ class Dialect(NamedTuple):
     def sortable(self, time: str) -> str:
         """Return SQL for *time* (SQL) as a value that Python can sort, whatever it contains."""
         if self.name == "postgresql":
-            return f"date_part('epoch', {time})"  # The numbers of extract() are slow.
+            return f"date_part('epoch', {time})"  # extract() returns a numeric, which is slow.
         return f"CAST({time} AS text)"
 
     def table(self, parameter: str, **columns: str) -> str:

@@ -31,7 +31,7 @@ IN_MEMORY = (
     "db.create_all(), and use drain() of flask_cronjobs.testing, which works in memory, too."
 )
 
-#: The extensions that create migrations, and the commands for one.
+#: The extensions for migrations, each with the commands that create a migration and apply it.
 _MIGRATE = {
     "migrate": "flask db migrate, then: flask db upgrade",
     "alembic": "flask db revision 'job tables', then: flask db upgrade",

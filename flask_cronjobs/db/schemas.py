@@ -44,7 +44,7 @@ def how_to_create_tables(engine: Engine) -> str:
 
 
 class _Places(NamedTuple):
-    """Where a new connection looks for tables without a schema, and where job tables exist.
+    """Where a new connection looks for tables named without a schema, and where job tables exist.
 
     :ivar role: the connection's role, quoted for SQL.
     :ivar path: its ``search_path``.

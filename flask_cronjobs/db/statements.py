@@ -84,9 +84,9 @@ def _steady(base: Any, may_prepare: bool) -> type:
     is_read_committed = False  # The server's default is not known yet.
 
     class SteadyCursor(base):  # type: ignore[misc]
-        # While `collects` is true, statements are held back, and then sent together with the next
-        # one, in its transaction. Each has its cursor and the function that sends it. SQLAlchemy
-        # sees none of their rows.
+        # While `collects` is true, statements are held back. They are sent together with the first
+        # statement after that, in its transaction. `held` has the cursor of each, and the function
+        # that sends it. SQLAlchemy sees none of their rows.
         collects = False
         held: ClassVar[list[tuple[Any, Callable[[], object]]]] = []
 
@@ -267,7 +267,7 @@ def cancel_query(frame: FrameType | None) -> None:
                 if connection.info.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
                     cancel(connection)
                 # In a pipeline, psycopg may raise another error instead, and leave the connection
-                # in pipeline mode. Then every later query on it would fail, also after the pool
+                # in pipeline mode. Then every later query on it would fail, even after the pool
                 # has handed it to others.
                 if connection.pgconn.pipeline_status != psycopg.pq.PipelineStatus.OFF:
                     connection.close()

@@ -1,7 +1,7 @@
 """Conditions on the rows of the job tables, as SQL texts.
 
-They are separate from the mapped classes, which take long to import and which most statements do
-not need.
+They are separate from the mapped classes, which take a long time to import and which most
+statements do not need.
 
 Queries must use these texts, since SQLite uses a partial index only if the query repeats the
 index's condition literally, with its constants.
@@ -26,8 +26,9 @@ UNCLAIMED = "status IN ('queued', 'failed')"
 READY = f"{UNCLAIMED} AND gate IS NULL"
 #: Unclaimed, but without an attempt left, since ``max_attempts`` was lowered by hand.
 SPENT = f"attempts >= max_attempts AND {UNCLAIMED}"
-# The CHECK constraints make these the same rows as READY, which PostgreSQL cannot know. Without
-# statistics it would otherwise use the index for one order to search by groups.
+# The CHECK constraints make these the same rows as READY, which PostgreSQL cannot know. With one
+# condition for both indexes, and without statistics, it would search for groups in
+# `ix_job_runs_ready`, where all runs are in a single order.
 READY_GROUPS = "finished_at IS NULL AND locked_by IS NULL AND gate IS NULL"
 #: Snoozed so often that the event it waits for may never come.
 SNOOZED = "snoozes >= 100 AND finished_at IS NULL"
@@ -61,7 +62,7 @@ PINGED = "ping_url IS NOT NULL"
 ORDERED = "strict AND finished_at IS NULL"
 #: A claim has met it behind others of its concurrency key; see `core.gate`.
 PARKED = "gate IN ('keys', 'order')"
-#: Begins at a rate.
+#: Unclaimed, with a rate.
 RATED = f"rate_key IS NOT NULL AND {UNCLAIMED}"
 #: Waits for the next start of its rate key.
 RATE_WAITS = f"{RATED} AND gate = 'rate'"

@@ -251,7 +251,8 @@ partial(
     *(JobRun.batch_id, JobRun.status, JobRun.run_at, JobRun.id),
     where=conditions.IN_BATCH,
 )
-# If the front has nothing to claim, a claim steps from one task, queue and priority to the next.
+# If too few of the first ready runs can be claimed, a claim steps from one task, queue and priority
+# to the next.
 partial(
     "ix_job_runs_ready_groups",
     *(JobRun.job_type, JobRun.queue, JobRun.priority, JobRun.run_at, JobRun.id),

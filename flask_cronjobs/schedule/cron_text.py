@@ -42,7 +42,7 @@ class Cron(NamedTuple):
     """The minute or hour field starts with ``*``: at a clock change, repeated times run twice, and
     skipped times do not run."""
     either_day: bool
-    """A day matches by day-of-month or day-of-week; otherwise both must match."""
+    """If true, a day matches by day-of-month or day-of-week; if false, both must match."""
 
     @property
     def any_date(self) -> bool:
@@ -97,7 +97,8 @@ def parse_cron(text: object) -> Cron:
     2. Replace an alias by its five fields.
     3. Parse each field, then check that some date matches.
 
-    :param text: five fields separated by spaces or tabs, or one of `ALIASES`, in any case.
+    :param text: five fields separated by spaces or tabs, or one of `ALIASES`, in upper or
+        lower case.
     :returns: the values of the fields.
     :raises ScheduleError: for anything else; the message quotes it and says what to write.
     """

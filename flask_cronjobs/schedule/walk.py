@@ -44,8 +44,9 @@ class Schedule:
     The rule at a clock change is that of Debian's cron. If the minute or hour field starts with
     ``*``, the job follows the clock: skipped times do not run, repeated times run again. Otherwise
     each listed time runs once: a time that does not exist runs at the first minute that does; a
-    repeated time runs the first time only. Slots at the same minute are one. If day-of-month and
-    day-of-week are both restricted, a day that matches either runs, unless one starts with ``*``.
+    repeated time runs the first time only. Slots at the same minute count as one. If neither
+    day-of-month nor day-of-week starts with ``*``, a day needs to match only one of them; otherwise
+    it must match both.
 
     A slot is an instant at which the zone's wall clock shows a whole minute, also in historical
     zones whose offset from UTC had seconds.

@@ -32,7 +32,7 @@ from ..log import worker_name
 from ..signals import announce
 from ..types import Claim, Outcome
 
-#: Most attempts that a call may perform, since more look like a handler that enqueues itself.
+#: The most attempts that a call may perform: more look like a handler that enqueues itself.
 MAX_ATTEMPTS = 10_000
 
 

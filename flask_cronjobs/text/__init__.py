@@ -1,4 +1,4 @@
-"""Shorten texts, and make outside texts safe for databases, logs and terminals. Pure."""
+"""Shorten texts, and make untrusted texts safe for databases, logs and terminals. Pure."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def minute(moment: datetime) -> str:
 def _printed(moment: datetime) -> datetime:
     try:
         return moment.astimezone(printed_zone.get()())
-    except OverflowError:  # The end of the year 9999 has no other zone.
+    except OverflowError:  # In that zone, the time may be after the year 9999.
         return moment.astimezone(timezone.utc)
 
 

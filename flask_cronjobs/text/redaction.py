@@ -27,7 +27,7 @@ SECRET_NAMES = (
 )
 #: Names of secrets that also occur inside many other words.
 _WORDS = r"(?<![a-z])(?:pass|auth|sig)(?![a-z])"
-# "db.session: …" begins a sentence; it is no secret.
+# "db.session: …" begins a sentence; it is not a secret.
 _NAMES = "|".join(SECRET_NAMES).replace("_", "[ _-]?").replace("session", "session(?!:)")
 # The patterns take linear time: repetitions are bounded, or consume what they have read.
 _SECRET = pattern(
@@ -63,7 +63,7 @@ _VALUES = pattern(
         .*? (?= \n (?: LINE[ ]\d | DETAIL: | HINT: | CONTEXT: | \[SQL:[ ] | \(Background[ ]on[ ]
                       | \n?Traceback[ ]\( ) | \Z )"""
 )
-#: Searching for a text is much faster than matching a pattern, and a message may have 50 MB.
+#: Searching for a text is much faster than matching a pattern, and a message may be 50 MB long.
 _VALUES_BEGIN = (
     *("[parameters: ", "Failing row contains (", ")=(", "invalid input ", "value out of range: "),
     *("malformed ", "\nDETAIL:", "\nCONTEXT:"),

@@ -20,9 +20,9 @@ Upgrade: TypeAlias = Callable[[dict[str, Any]], Mapping[str, Any]]
 def named_by(func: Callable[..., object]) -> Callable[..., object]:
     """Return the function whose parameters a call of the handler *func* must fit.
 
-    Of *func* and the functions that its decorators wrap, it is the outermost one that names
-    parameters: that one may pass other arguments to the next, but one that takes only
-    ``*args, **kwargs`` passes on what it gets.
+    This is the first function that names parameters, beginning with *func* and continuing with the
+    functions that its decorators wrap. A function that names parameters may pass on other
+    arguments; one that takes only ``*args, **kwargs`` passes on what it gets.
     """
     inner: Callable[..., object] = inspect.unwrap(func, stop=_names_parameters)
     return inner
@@ -83,7 +83,8 @@ class Arguments:
 
         A value that is already JSON is checked against its annotation.
 
-        :param limit: the most bytes of all values, which is checked before any is converted.
+        :param limit: the most bytes that all values together may have. It is checked before any
+            value is converted.
         :param hidden: the names of values that no message may contain, as for `redacted`.
         :raises PayloadError: a value does not fit; the message names its argument.
         """

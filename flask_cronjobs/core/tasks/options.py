@@ -73,7 +73,7 @@ class RunPolicy:
 
     @property
     def policy(self) -> dict[str, Any]:
-        """The `RunPolicy` with these values alone."""
+        """The values of this `RunPolicy` by name, without those that a subclass adds."""
         return {name: getattr(self, name) for name in RunPolicy.__slots__}
 
 
@@ -136,7 +136,7 @@ AS_THE_TASK_SAYS = EnqueueOptions()
 
 
 class Rate(NamedTuple):
-    """A limit on a key's attempts per time, by GCRA, the generic cell rate algorithm.
+    """A limit on how often a key's attempts begin, by GCRA, the generic cell rate algorithm.
 
     Each attempt takes a start. A key has one value, its theoretical arrival time ``tat``: the time
     of the next start if all starts came evenly. An attempt may begin earlier as far as *burst*
@@ -179,7 +179,7 @@ class Rate(NamedTuple):
 
     @property
     def ahead(self) -> timedelta:
-        """The time by which an attempt may begin before its ``tat``."""
+        """How much earlier than ``tat`` an attempt may begin."""
         return self.period * (self.burst - 1)
 
     def opens(self, tat: datetime) -> datetime:
@@ -204,7 +204,7 @@ def read_rate(text: str, burst: int | None = None) -> Rate:
     """
     match = _RATE().fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no rate")
+        raise ValueError(f"{text!r} is not a rate")
     number, times, unit = match.groups()
     # Round up, so that the limit is never exceeded.
     microseconds = -(-int(times or 1) * _RATE_UNITS[unit] * 1_000_000 // int(number))
@@ -271,7 +271,7 @@ def _fault_of_rate(value: object) -> str:
         return " The number must be from 1 to 999,999."
     if times and not 1 <= int(times[:20]) < 10_000:
         return " The time must be from 1 to 9,999 units."
-    return " Write it without spaces and leading zeros."
+    return " Write it without spaces or leading zeros."
 
 
 MOMENT = Kind(

@@ -27,7 +27,7 @@ _parts: Any = _make_encoder and _make_encoder(
 )
 _NAMES = frozenset((str,))
 _PLAIN = frozenset((str, int, float, bool, type(None)))
-#: Most levels of a payload. PostgreSQL accepts some 6,000 levels, and Python's json fewer.
+#: The most levels of a payload. PostgreSQL accepts some 6,000 levels, and Python's json fewer.
 MAX_DEPTH = 100
 
 
@@ -40,7 +40,8 @@ def payload_text(
 
     :param limit: how many bytes the text may have.
     :param hidden: the names of values that no message may contain, as for `redacted`.
-    :raises PayloadError: *payload* is not a JSON object or too large; the message names the key.
+    :raises PayloadError: *payload* is not a JSON object, or is too large; the message names the
+        key.
     """
     # Most payloads are a dict of plain values, for which the encoder is all that needs to run.
     kind, is_plain = type(payload), False
@@ -255,8 +256,8 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
         # Only our own message is repeated, since it contains the key but no value.
         why = f" {error}" if isinstance(error, PayloadError) else ""
         logger.warning(
-            "%s: the result is not JSON or too large, so it is not kept.%s Return plain JSON of at "
-            "most CRONJOBS_MAX_PAYLOAD_BYTES, such as an id to look it up by, or None.",
+            "%s: the result is not JSON, or is too large, so it is not kept.%s Return plain JSON "
+            "of at most CRONJOBS_MAX_PAYLOAD_BYTES, such as an id to look it up by, or None.",
             whose,
             why,
         )

@@ -75,7 +75,7 @@ def written_instead(where: str, name: str) -> str | None:
     return advice
 
 
-#: Options that only a task has, so that no run can have others.
+#: Options of a task; those that ``using`` does not take cannot be overridden for a single run.
 _OF_TASKS = {*TaskOptions._fields, "schedule", *SCHEDULE_OPTIONS} - {"payload"}
 #: Options that have no effect without another one, with that one and an example of it.
 _NEEDS = {
@@ -180,7 +180,7 @@ def as_around(hook: AroundHook) -> Around:
 
 
 def _refuse_method(func: Callable[..., object]) -> None:
-    """Refuse a function of a class's body whose first argument is the object or the class."""
+    """Refuse a method: a function of a class whose first parameter is ``self`` or ``cls``."""
     qualified: str = getattr(func, "__qualname__", "")
     within = qualified.rpartition(".")[0]
     first = next(iter(inspect.signature(func).parameters), None)
@@ -192,7 +192,7 @@ def _refuse_method(func: Callable[..., object]) -> None:
 
 
 def given_by_position(method: M) -> M:
-    """Say how to call *method* where Python would only say that a name and function are missing."""
+    """Make *method* say how to call it, where Python would only name the missing arguments."""
     name = getattr(method, "__name__", "")
 
     @wraps(method)
@@ -223,7 +223,7 @@ def check_unscheduled(name: str, options: Mapping[str, object]) -> None:
 def check_upgrade(name: str, func: object, known: object) -> None:
     """Check a function that converts payloads of older code to today's.
 
-    :param known: the upgrade that the task has already, if any.
+    :param known: the upgrade that the task already has, if any.
     :raises TaskError: *func* cannot be called with a payload, or the task has an upgrade.
     """
     if known is not None:
@@ -279,7 +279,7 @@ def check_access(authorize: object, actor: object) -> None:
 
 
 def answering(keywords: Collection[str], where: str) -> Callable[[M], M]:
-    """Let a method say what to write instead of a keyword that is misspelled or another package's.
+    """Make a method say what to write instead of a misspelled keyword, or one of another package.
 
     :param keywords: the keywords that it has.
     :param where: the same as for `written_instead`.

@@ -100,7 +100,7 @@ def test_result_that_is_not_is_dropped_with_a_warning(
     value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert kept_result(value, SETTINGS, "task it, run 1") is None
-    assert "task it, run 1: the result is not JSON or too large" in caplog.text
+    assert "task it, run 1: the result is not JSON, or is too large" in caplog.text
 
 
 @pytest.mark.parametrize(

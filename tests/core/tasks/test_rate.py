@@ -86,7 +86,7 @@ def test_ticks_reach_a_rate_if_budget_or_burst_covers_the_whole_minute(
         ({"rate": "1.5/s"}, "'1.5' is not a whole number. Give a longer time"),
         ({"rate": "5/fortnight"}, "'fortnight' is not a unit. The units are: s, second, min"),
         ({"rate": "5/10000s"}, "The time must be from 1 to 9,999 units"),
-        ({"rate": "5 / s"}, "Write it without spaces and leading zeros"),
+        ({"rate": "5 / s"}, "Write it without spaces or leading zeros"),
         ({"rate": "5/s", "rate_key": lambda mail: "x"}, "rate_key is <function.*Give a string of"),
         ({"rate": "5/s", "burst": 0}, "burst is 0"),
         ({"rate": "1/day", "burst": 9999}, "ten years until a burst of 9999 is available"),

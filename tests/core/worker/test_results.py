@@ -99,7 +99,7 @@ def test_result_that_raises_is_not_kept_and_the_run_succeeds(
     result = UNKEPT[case]
     run = perform(lambda: result, atomic=atomic)
     assert (run.status, run.result) == ("succeeded", None)
-    assert "the result is not JSON or too large" in caplog.text
+    assert "the result is not JSON, or is too large" in caplog.text
     caplog.clear()
     assert jobs.once("odd", lambda: result) is result
     assert "not kept" in caplog.text
