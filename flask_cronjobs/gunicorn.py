@@ -38,10 +38,10 @@ def nworkers_changed(server: Any, number: object, before: object) -> None:
 
     gunicorn calls this hook before all others, whenever it has read its configuration.
     """
-    for ours in (when_ready, on_reload, on_exit):
-        own = getattr(server.cfg, ours.__name__)
-        if own is not ours and not isinstance(own, _Both):
-            server.cfg.set(ours.__name__, _Both(own, ours))
+    for hook in (when_ready, on_reload, on_exit):
+        user_hook = getattr(server.cfg, hook.__name__)
+        if user_hook is not hook and not isinstance(user_hook, _Both):
+            server.cfg.set(hook.__name__, _Both(user_hook, hook))
 
 
 def when_ready(server: Any) -> None:
@@ -73,14 +73,16 @@ def on_exit(server: Any) -> None:
 class _Both:
     """A hook of the user's configuration, and ours."""
 
-    def __init__(self, own: Callable[[Any], object], ours: Callable[[Any], object]) -> None:
-        self._own, self._ours = own, ours
+    def __init__(
+        self, user_hook: Callable[[Any], object], our_hook: Callable[[Any], object]
+    ) -> None:
+        self._user_hook, self._our_hook = user_hook, our_hook
 
     def __call__(self, server: Any) -> None:
         try:
-            self._own(server)
+            self._user_hook(server)
         finally:
-            self._ours(server)
+            self._our_hook(server)
 
 
 class _Keeper(threading.Thread):
@@ -137,8 +139,8 @@ class _Keeper(threading.Thread):
     def _is_reloaded(self) -> bool:
         """Return whether gunicorn has been reloaded with a configuration that lacks `on_reload`."""
         cfg = self._server.cfg
-        knows = cfg.on_reload is on_reload or isinstance(cfg.on_reload, _Both)
-        return cfg is not self._cfg and not knows and not self._stopping.is_set()
+        has_hook = cfg.on_reload is on_reload or isinstance(cfg.on_reload, _Both)
+        return cfg is not self._cfg and not has_hook and not self._stopping.is_set()
 
     def _start_process(self) -> subprocess.Popen[bytes] | None:
         log, cfg = self._server.log, self._server.cfg

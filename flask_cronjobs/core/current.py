@@ -324,11 +324,11 @@ class CurrentRun:
 
 def _is_handled(error: BaseException) -> bool:
     """Return whether *error* is being handled here; async handlers see it as a cancellation."""
-    handled = sys.exc_info()[1]
-    while handled is not None:
-        if handled is error or type(handled).__name__ == "CancelledError":
+    exception = sys.exc_info()[1]
+    while exception is not None:
+        if exception is error or type(exception).__name__ == "CancelledError":
             return True
-        handled = handled.__context__
+        exception = exception.__context__
     return False
 
 

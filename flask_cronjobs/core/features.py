@@ -230,8 +230,8 @@ def minute(books: Bookkeeping, row: TickRow) -> int:
 
 def ended(books: Bookkeeping, batches: Collection[int]) -> int:
     """End those of *batches* whose runs have all ended; return how many runs this made ready."""
-    concerned = [feature for feature in FEATURES if feature.column == "batch_id"]
-    return sum(hook(books, batches) for hook in _of("ended", concerned))
+    owners = [feature for feature in FEATURES if feature.column == "batch_id"]
+    return sum(hook(books, batches) for hook in _of("ended", owners))
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:

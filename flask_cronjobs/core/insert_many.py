@@ -67,19 +67,19 @@ def insert_runs(session: Session, rows: Sequence[NewRun]) -> list[Inserted]:
     connection = writing_connection(session)
     if rows[0].idempotency_key is None:
         return [Inserted(run) for run in sorted(new[0] for new in _insert(connection, rows))]
-    firsts: dict[str, NewRun] = {}
+    first_rows: dict[str, NewRun] = {}
     for row in rows:
-        firsts.setdefault(_key(row), row)
-    keys, ids = list(firsts), dict[str, int]()
+        first_rows.setdefault(_key(row), row)
+    keys, ids = list(first_rows), dict[str, int]()
     if not dialect_of(connection.engine).one_writer:
         ids = dict(zip(keys, _reserve(connection, len(keys)), strict=False))
         keys.sort()
-    inserted: dict[str, Inserted] = {}
+    results_by_key: dict[str, Inserted] = {}
     for start in range(0, len(keys), INSERTED_AT_ONCE):
-        chunk = {key: firsts[key] for key in keys[start : start + INSERTED_AT_ONCE]}
-        inserted |= _insert_or_find(connection, chunk, ids)
+        chunk = {key: first_rows[key] for key in keys[start : start + INSERTED_AT_ONCE]}
+        results_by_key |= _insert_or_find(connection, chunk, ids)
     return [
-        inserted[key] if firsts[key] is row else _repeated(inserted[key], row)
+        results_by_key[key] if first_rows[key] is row else _repeated(results_by_key[key], row)
         for key, row in zip(map(_key, rows), rows, strict=True)
     ]
 

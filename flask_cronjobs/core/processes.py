@@ -122,8 +122,8 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         gc.freeze()
     if number > 1 or not hasattr(signal, "setitimer"):
         _warn_of_platform(number)
-    alone = number == 1 and options.limits is None and options.parent is None
-    if alone or not hasattr(os, "fork"):
+    is_alone = number == 1 and options.limits is None and options.parent is None
+    if is_alone or not hasattr(os, "fork"):
         return work(state, options, handle_signals=options.may_kill)
     if options.books is not None:  # No connection of ours may be open while workers fork.
         options.books.close()
@@ -335,14 +335,14 @@ class _ProcessPool:
         self._ended_with(child, os.waitstatus_to_exitcode(status))
 
     def _ended_with(self, child: _Child, status: int) -> None:
-        well = child.orderly and child.error is None
-        self._ended_well[well] += 1
-        if not well:
+        ended_well = child.orderly and child.error is None
+        self._ended_well[ended_well] += 1
+        if not ended_well:
             logger.error("The worker process %d ended unexpectedly", child.pid)
         # If a handler ended the worker, the status means nothing.
-        hopeless = child.orderly and status == HOPELESS
-        if self._options.resident and not hopeless and not self._stopping:
-            self._due[child.number] = time.monotonic() + (0.0 if well else RESTART_SECONDS)
+        is_hopeless = child.orderly and status == HOPELESS
+        if self._options.resident and not is_hopeless and not self._stopping:
+            self._due[child.number] = time.monotonic() + (0.0 if ended_well else RESTART_SECONDS)
         elif child.error is not None:
             self._errors.append(child.error)
 

@@ -105,8 +105,8 @@ def _forget_uncommitted(session: Session) -> None:
     if has_app_context() and _noted:
         # Keep the notes of other transactions: their runs are lost, since the session was removed
         # or closed.
-        settled = (session.get_transaction(), None)
-        other_notes = [note for note in _take_notes() if note[0] not in settled]
+        ended_transactions = (session.get_transaction(), None)
+        other_notes = [note for note in _take_notes() if note[0] not in ended_transactions]
         if other_notes:
             _noted.add(_context())
             setattr(g, _UNCOMMITTED, other_notes)
@@ -127,9 +127,9 @@ def left_in(db: Database) -> str | None:
         return None
     changed = sum(map(session.is_modified, session.dirty))
     objects = {"new": len(session.new), "changed": changed, "deleted": len(session.deleted)}
-    written: _Written | None = session.info.get(_WRITTEN)
-    current = written is not None and session.get_transaction() is written.transaction
-    statements = written.counts if written is not None and current else Counter[str]()
+    counter: _Written | None = session.info.get(_WRITTEN)
+    current = counter is not None and session.get_transaction() is counter.transaction
+    statements = counter.counts if counter is not None and current else Counter[str]()
     parts = (_numbers(objects, "object"), _numbers(statements, "statement"))
     return " and ".join(filter(None, parts)) or None
 
@@ -171,10 +171,10 @@ def watch_writes(db: Database) -> None:
 def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     if transaction.parent is not None or run_here.get(None) is None:
         return
-    written: _Written | None = session.info.get(_WRITTEN)
-    if written is None or written.transaction is not transaction:
-        written = session.info[_WRITTEN] = _Written(transaction)
-    event.listen(connection, "after_cursor_execute", written.note)
+    counter: _Written | None = session.info.get(_WRITTEN)
+    if counter is None or counter.transaction is not transaction:
+        counter = session.info[_WRITTEN] = _Written(transaction)
+    event.listen(connection, "after_cursor_execute", counter.note)
 
 
 def _numbers(counts: dict[str, int], what: str) -> str:

@@ -55,11 +55,11 @@ def set_storage(engine: Engine) -> bool:
         return False
     try:
         with engine.begin() as connection:
-            if missing := missing_storage(connection):
-                connection.exec_driver_sql(storage_statement(missing))
+            if missing_parameters := missing_storage(connection):
+                connection.exec_driver_sql(storage_statement(missing_parameters))
     except SQLAlchemyError as error:
         raise explain(error, engine) from error
-    return bool(missing)
+    return bool(missing_parameters)
 
 
 def missing_storage(connection: Connection) -> dict[str, object]:
@@ -68,9 +68,9 @@ def missing_storage(connection: Connection) -> dict[str, object]:
     This is for PostgreSQL only.
     """
     options_by_table: list[list[str] | None] = list(connection.scalars(text(_STORAGE)))
-    present = {option.partition("=")[0] for options in options_by_table for option in options or ()}
+    keys = {option.partition("=")[0] for options in options_by_table for option in options or ()}
     return {
-        key: value for key, value in VACUUM_OFTEN.items() if options_by_table and key not in present
+        key: value for key, value in VACUUM_OFTEN.items() if options_by_table and key not in keys
     }
 
 

@@ -94,10 +94,10 @@ def looked_elsewhere(engine: Engine, otherwise: str = "") -> str | None:
             "has a different one. Add the schema of the job tables to it"
         )
     path_schemas = re.findall(r"[\w$]+", places.path.replace("$user", places.role))
-    if barred := [schema for schema in places.barred if schema in path_schemas]:
+    if schemas := [schema for schema in places.barred if schema in path_schemas]:
         return (
-            f"They are in the schema {barred[0]}, which the role {places.role} may not use. Let "
-            f"its owner run: GRANT USAGE ON SCHEMA {barred[0]} TO {places.role}"
+            f"They are in the schema {schemas[0]}, which the role {places.role} may not use. Let "
+            f"its owner run: GRANT USAGE ON SCHEMA {schemas[0]} TO {places.role}"
         )
     if not places.looked_in:
         return (

@@ -103,10 +103,10 @@ def _steady(base: Any, may_prepare: bool) -> type:
             sends: list[Callable[[], object]] = [*(send for _, send in self.held), last]
             is_alone = connection.info.transaction_status == TransactionStatus.IDLE
             _send_with_settings(connection, settings, sends, is_alone and not is_read_committed)
-            served_by, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
-            direct = may_prepare and int(served_by) == connection.info.backend_pid
+            server_pid, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
+            is_direct = may_prepare and int(server_pid) == connection.info.backend_pid
             # A tick with work sends its claim several times, so it is prepared at once.
-            connection.prepare_threshold = 0 if direct else None
+            connection.prepare_threshold = 0 if is_direct else None
             is_read_committed = default == b"read committed"
             return self
 

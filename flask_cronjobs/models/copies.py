@@ -134,19 +134,19 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
 
     ours = JobRun.metadata
     own_metadata = MetaData(naming_convention=ours.naming_convention)
-    anyhow: Any = metadata
+    any_metadata: Any = metadata
     for table in ours.sorted_tables:
         copy = table.to_metadata(own_metadata)
         copy.info["cronjobs_dialect"] = dialect_name
         _make_plain(copy, dialect_name)
         set_when_created(copy)
-        present = metadata.tables.get(copy.key)
-        if present is not None:
+        existing = metadata.tables.get(copy.key)
+        if existing is not None:
             # A table without this mark belongs to the app, so leave it.
-            if present.info.get("cronjobs_dialect", dialect_name) == dialect_name:
+            if existing.info.get("cronjobs_dialect", dialect_name) == dialect_name:
                 continue
-            metadata.remove(present)
-        anyhow._add_table(copy.name, None, copy)
+            metadata.remove(existing)
+        any_metadata._add_table(copy.name, None, copy)
     _take_types(metadata)
 
 

@@ -77,11 +77,11 @@ def plan_slots(
     # A watermark before *considered* was moved back by hand, to record its slots again.
     after = first - _INSTANT if considered is None else min(considered, first - _INSTANT)
     limit = 0 if catchup is None else CATCHUP_SLOTS if catchup == "all" else 1
-    running = schedule.tail(after, now, limit)
-    if catchup == "none" and running and now - running[-1] > grace:
-        running = []
-    slots = [Slot(at) for at in running]
-    until = running[0] - _INSTANT if running else now
+    run_times = schedule.tail(after, now, limit)
+    if catchup == "none" and run_times and now - run_times[-1] > grace:
+        run_times = []
+    slots = [Slot(at) for at in run_times]
+    until = run_times[0] - _INSTANT if run_times else now
     if skipped := schedule.count(after, until):
         (last,) = schedule.tail(after, until, 1)
         slots.insert(0, Slot(last, skipped, schedule.next_after(after), reason, kind))

@@ -220,14 +220,14 @@ def _simplified(cron: Cron) -> Cron:
     longest = max(_LONGEST[month] for month in cron.months)
     if cron.either_day and (len(cron.days) == 31 or len(cron.weekdays) == 7):
         return cron._replace(days=_ALL_DAYS, weekdays=tuple(range(7)), either_day=False)
-    comes = cron.days[0] <= longest
-    if not comes and not cron.either_day:
+    is_possible = cron.days[0] <= longest
+    if not is_possible and not cron.either_day:
         months = ",".join(_MONTHS[month - 1] for month in cron.months)
         _refuse(
             f"its date never comes, because there is no day {cron.days[0]} in {months}",
             f"Write a day from 1 to {longest}, or another month.",
         )
-    return cron if comes else cron._replace(days=_ALL_DAYS, either_day=False)
+    return cron if is_possible else cron._replace(days=_ALL_DAYS, either_day=False)
 
 
 def _values(field: _Field, word: str) -> tuple[int, ...]:
@@ -244,8 +244,8 @@ def _term(field: _Field, term: str) -> range:
         first = last = _number(field, term, base)
     step = _step(field, term, tail) if slash else 1
     if first > last:
-        two = f"Write two ranges, as in '{_span(first, field.top)},{_span(field.low, last)}'."
-        _refuse_term(field, term, "a range that runs backward", two)
+        advice = f"Write two ranges, as in '{_span(first, field.top)},{_span(field.low, last)}'."
+        _refuse_term(field, term, "a range that runs backward", advice)
     if slash and base.isalnum():
         instead = f"{first}-{field.top}/{step}" if first + step <= field.top else f"{first}"
         _refuse_term(field, term, "a step on a single number", f"Write '{instead}'.")
@@ -258,8 +258,8 @@ def _number(field: _Field, term: str, word: str) -> int:
     if not word.isdigit():
         _refuse_term(field, term, "which is not understood", _hint(field, term, word))
     if not field.low <= int(word) <= field.high:
-        allowed = f"Write a number from {field.low} to {field.high}."
-        _refuse_term(field, term, "which is out of range", allowed)
+        advice = f"Write a number from {field.low} to {field.high}."
+        _refuse_term(field, term, "which is out of range", advice)
     return int(word)
 
 

@@ -134,11 +134,11 @@ def shown_path(keys: Iterable[object], names: Sequence[str]) -> str:
     :param keys: the name of the outermost value, then its keys.
     :param names: parts of the keys of hidden values, as for `redacted`.
     """
-    path, hides = "", tuple(map(_plain_name, names))
+    path, plain_names = "", tuple(map(_plain_name, names))
     for key in keys:
         safe_key = strip_credentials(key) if isinstance(key, str) else key
         path += f"[{reprlib.repr(safe_key)}]" if path else str(safe_key)
-        if isinstance(key, str) and _is_secret(key, hides):
+        if isinstance(key, str) and _is_secret(key, plain_names):
             break
     return (
         path
@@ -193,16 +193,16 @@ def _message(error: BaseException) -> str:
 
     PostgreSQL's messages are in the server's language, so no pattern would find all values.
     """
-    shows = getattr(error, "hide_parameters", None) is False
-    if not shows:
+    shows_values = getattr(error, "hide_parameters", None) is False
+    if not shows_values:
         return str(error)
-    failed = cast("Any", error)  # A `StatementError` of SQLAlchemy.
-    failed.hide_parameters = True
+    statement_error = cast("Any", error)  # A `StatementError` of SQLAlchemy.
+    statement_error.hide_parameters = True
     try:
-        message = str(failed)
+        message = str(statement_error)
     finally:
-        failed.hide_parameters = False
-    diag: Any = getattr(failed.orig, "diag", None)
+        statement_error.hide_parameters = False
+    diag: Any = getattr(statement_error.orig, "diag", None)
     if diag is not None and (diag.sqlstate or "")[:2] in _ABOUT_VALUES:
         for quoted in filter(None, (diag.message_detail, diag.context)):
             message = message.replace(quoted, "***")
@@ -238,8 +238,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _one_stack(error: BaseException) -> str:
     try:
         frames = traceback.extract_tb(error.__traceback__)
-        chosen = frames if len(frames) <= MAX_FRAMES else frames[:10] + frames[10 - MAX_FRAMES :]
-        lines = "".join(traceback.format_list(chosen))
+        excerpt = frames if len(frames) <= MAX_FRAMES else frames[:10] + frames[10 - MAX_FRAMES :]
+        lines = "".join(traceback.format_list(excerpt))
     except BaseException as trouble:
         lines = f"  (the stack could not be read: {type(trouble).__name__})\n"
     return f"Traceback (most recent call last):\n{lines}{type_name(error)}: {error_text(error)}\n"
