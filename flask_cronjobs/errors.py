@@ -203,7 +203,7 @@ class Cancelled(Interruption):
 
 
 class ShuttingDown(Interruption):
-    """The worker must stop, and its grace is over.
+    """The worker must stop, and its grace period is over.
 
     The run is released, and the attempt is not counted.
     """

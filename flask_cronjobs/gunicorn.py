@@ -58,7 +58,7 @@ def when_ready(server: Any) -> None:
 
 
 def on_reload(server: Any) -> None:
-    """Start a process with the new code at gunicorn's SIGHUP, while the old process ends."""
+    """When gunicorn gets SIGHUP, start a process with the new code while the old process ends."""
     when_ready(server)
 
 

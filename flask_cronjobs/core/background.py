@@ -100,7 +100,7 @@ def patched_by_gevent() -> str:
 
 
 def and_gevent(reason: str) -> str:
-    """Return *reason*, why a lease was lost, and the warning of `patched_by_gevent`, if any."""
+    """Return *reason*, which says why a lease was lost, and any warning of `patched_by_gevent`."""
     return ". ".join(filter(None, (reason, patched_by_gevent())))
 
 

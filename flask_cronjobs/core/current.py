@@ -84,7 +84,7 @@ class CurrentRun:
     :raises PayloadError: the run's row cannot be read.
     """
 
-    # Defaults of the class cost a run nothing, and most runs change few of them.
+    # Class attributes are the defaults: they cost a run nothing, and most runs change few of them.
     output: Output | None = None
     at_end: Sequence[Callable[[], None]] = ()
     warning: str | None = None

@@ -6,10 +6,10 @@ needs, and the others are skipped. A hook imports only the features that it asks
 ==================================== ========================================================
 hook                                 asks the features
 ==================================== ========================================================
-prepare, beside, loop, starts,       that the app uses, by its tasks and settings
+prepare, beside, loop, starts,       that the tasks and settings of the app use
 next_start, report_tick
 watch, report_outcomes               that watch runs: `Feature.watches`
-minute                               that have work, by the tick's row: `Feature.is_due`
+minute                               for which the tick's row shows work: `Feature.is_due`
 ended                                whose column is ``batch_id``
 old_rows                             that have a column: `Feature.column`
 fact                                 that provide the fact: `Feature.facts`
@@ -141,7 +141,7 @@ class Loop(Protocol):
 
     @property
     def kinds(self) -> Kinds:
-        """The admission of a worker whose tasks use this loop."""
+        """What decides how many runs to claim, and of which kind, in a worker with this loop."""
         ...
 
     def run(self, claim: Claim) -> Claim | None:
@@ -272,7 +272,7 @@ def report_outcomes(state: State, outcomes: Sequence[Outcome]) -> None:
 
 
 def _used(state: State) -> list[Feature]:
-    """Return the features that the app uses, by the options of its tasks and by its settings."""
+    """Return the features that the app's settings or the options of its tasks turn on."""
     settings, tasks = state.settings, list(state.registry.tasks.values())
     return [
         feature

@@ -90,7 +90,7 @@ def locked_runs(d: Dialect, kind: Kind) -> str:
 
 @lru_cache
 def locked_members(d: Dialect, kind: Kind) -> str:
-    """Return the query that finds and locks some old runs of the rows ``ids`` of *kind*."""
+    """Return the query that finds and locks some old runs that belong to rows ``ids`` of *kind*."""
     return f"""
         SELECT id FROM job_runs WHERE {d.among(kind.runs_by)} AND status <> 'running'
             AND finished_at < CASE WHEN {DEAD}

@@ -135,7 +135,7 @@ def left_in(db: Database) -> str | None:
 
 
 class _Written:
-    """Counts the statements of one transaction that write."""
+    """Counts the writing statements of one transaction."""
 
     def __init__(self, transaction: SessionTransaction) -> None:
         self.transaction = transaction

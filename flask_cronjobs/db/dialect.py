@@ -245,7 +245,7 @@ def busy_timeout(seconds: float) -> str:
 
 
 def load_odd_values(driver: Any) -> None:
-    """Let psycopg return a time that Python cannot represent as text, instead of failing.
+    """Let psycopg return text for a time that Python cannot represent, instead of failing.
 
     Examples are infinity and years B.C. The statement has succeeded by then, so an exception would
     lose all of its rows.

@@ -126,7 +126,7 @@ def check(name: str, condition: str) -> CheckConstraint:
     return CheckConstraint(condition, name=name)
 
 
-#: The storage parameters of ``job_runs``, the only table with some.
+#: The storage parameters of ``job_runs``, the only table that has any.
 #: Each run leaves two dead entries in the indexes of waiting runs, and each claim reads past all
 #: those that no vacuum has removed. So vacuum after 10,000 dead rows plus 1 % of the table instead
 #: of 20 %, and clean the indexes each time, which a vacuum omits if few pages have changed.

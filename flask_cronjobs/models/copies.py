@@ -128,7 +128,7 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     """Add plain copies of the job tables to the app's *metadata* now; see `add_tables`.
 
     They are created in our own metadata and only listed in the app's. Otherwise the app's schema
-    and naming convention would apply to them, also in the foreign keys that Alembic writes.
+    and naming convention would apply to them, and to the foreign keys that Alembic writes.
     """
     from .tables import JobRun
 

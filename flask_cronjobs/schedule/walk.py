@@ -48,7 +48,7 @@ class Schedule:
     day-of-month nor day-of-week starts with ``*``, a day needs to match only one of them; otherwise
     it must match both.
 
-    A slot is an instant at which the zone's wall clock shows a whole minute, also in historical
+    A slot is an instant at which the zone's wall clock shows a whole minute, even in historical
     zones whose offset from UTC had seconds.
     """
 

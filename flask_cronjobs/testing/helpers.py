@@ -86,7 +86,7 @@ def enqueued(task: Task[..., Any] | str | None = None, *, after: int = 0) -> lis
     """Return the enqueued runs of any status, oldest first.
 
     :param task: the task, or its name; None for all tasks.
-    :param after: an id up to which runs are left out, such as those that other tests committed.
+    :param after: leave out runs with ids up to this one, such as those that other tests committed.
     :returns: the runs, with their ``payload``, ``run_at``, ``idempotency_key`` and ``status``. They
         include runs that ``db.session`` has not committed yet, but no slots of schedules.
     :raises UnknownTask: no task has that name.

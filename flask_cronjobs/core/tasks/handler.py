@@ -44,8 +44,8 @@ class Handler:
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     :ivar rate: the rate at which attempts of one rate key may begin; None: no limit.
     :ivar fills: whether an option is filled in from each payload: a key or a label.
-    :ivar policies: the values that all of its runs share unless a call overrides them, by the
-        app's default number of attempts; `new_run` makes each when it is first needed.
+    :ivar policies: the values that all of its runs share unless a call overrides them. The keys
+        are apps' default numbers of attempts; `new_run` adds an entry when it is first needed.
     """
 
     def __init__(

@@ -139,8 +139,8 @@ class Rate(NamedTuple):
     """A limit on how often a key's attempts begin, by GCRA, the generic cell rate algorithm.
 
     Each attempt takes a start. A key has one value, its theoretical arrival time ``tat``: the time
-    of the next start if all starts came evenly. An attempt may begin earlier as far as *burst*
-    allows.
+    of the next start if all starts were evenly spaced. An attempt may begin earlier as far as
+    *burst* allows.
 
     :ivar period: the time from one start to the next.
     :ivar burst: the number of attempts that may begin at once after a time without attempts.

@@ -262,7 +262,7 @@ def _check_key_format(
 
 
 def check_access(authorize: object, actor: object) -> None:
-    """Check the functions that decide who may see the pages, and name the user.
+    """Check the function that decides who may see the pages, and the one that names the user.
 
     :raises SetupError: one of them is not a function, or takes other arguments.
     """
