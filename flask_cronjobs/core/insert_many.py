@@ -66,7 +66,7 @@ def insert_runs(session: Session, rows: Sequence[NewRun]) -> list[Inserted]:
     """
     connection = writing_connection(session)
     if rows[0].idempotency_key is None:
-        return [Inserted(run) for run in sorted(new[0] for new in _insert(connection, rows))]
+        return [Inserted(run) for run in sorted(row[0] for row in _insert(connection, rows))]
     first_rows: dict[str, NewRun] = {}
     for row in rows:
         first_rows.setdefault(_key(row), row)
@@ -115,19 +115,19 @@ def _insert_or_find(
     ``unique_while`` is set, runs often release their keys, so all of *rows* are rolled back and
     inserted again: inserting only the missing ones would lock their keys out of order.
     """
-    inserted: dict[str, Inserted] = {}
+    results_by_key: dict[str, Inserted] = {}
     are_often_released = any(row.unique_while is not None for row in rows.values())
     in_order = are_often_released and _can_undo(connection)
     while True:
         with connection.begin_nested() if in_order else nullcontext() as savepoint:
             results = _insert_and_find(connection, rows, ids)
             if len(results) == len(rows):
-                return inserted | results
+                return results_by_key | results
             if savepoint is not None:
                 savepoint.rollback()
                 continue
-        inserted |= results
-        rows = {key: row for key, row in rows.items() if key not in inserted}
+        results_by_key |= results
+        rows = {key: row for key, row in rows.items() if key not in results_by_key}
 
 
 def _can_undo(connection: Connection) -> bool:
@@ -145,11 +145,11 @@ def _insert_and_find(
     rows: Mapping[str, NewRun],
     ids: Mapping[str, int],
 ) -> dict[str, Inserted]:
-    reserved = [ids[key] for key in rows] if ids else None
-    new = _insert(connection, list(rows.values()), reserved)
-    inserted = {key: Inserted(run) for run, key in new}
-    held_keys = [key for key in rows if key not in inserted]
-    return inserted | {
+    reserved_ids = [ids[key] for key in rows] if ids else None
+    new_rows = _insert(connection, list(rows.values()), reserved_ids)
+    results_by_key = {key: Inserted(run) for run, key in new_rows}
+    held_keys = [key for key in rows if key not in results_by_key]
+    return results_by_key | {
         key: Inserted(run.id, run) for key, run in _holders(connection, held_keys).items()
     }
 
@@ -159,10 +159,10 @@ def _insert(
 ) -> Sequence[Any]:
     """Insert *rows* with one statement; return the id and idempotency key of each new run."""
     d = dialect_of(connection.engine)
-    own = [name for name in _OWN if len({getattr(row, name) for row in rows}) > 1]
-    columns = (*own, "id") if ids else tuple(own)
+    names = [name for name in _OWN if len({getattr(row, name) for row in rows}) > 1]
+    columns = (*names, "id") if ids else tuple(names)
     members = [
-        f'{{"place":{place},"payload":{row.payload}{_rest(row, own, run_id) if columns else ""}}}'
+        f'{{"place":{place},"payload":{row.payload}{_rest(row, names, run_id) if columns else ""}}}'
         for place, (row, run_id) in enumerate(zip(rows, ids or repeat(None), strict=False))
     ]
     statement = _insert_many(d, columns, unique=rows[0].idempotency_key is not None)
@@ -170,9 +170,9 @@ def _insert(
     return execute(connection, statement, parameters).all()
 
 
-def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
-    """Return the id of *row* and its values *own*, as members of a JSON object, after a comma."""
-    values = {"id": run_id, **{name: getattr(row, name) for name in own}}
+def _rest(row: NewRun, names: Sequence[str], run_id: int | None) -> str:
+    """Return the id of *row* and its values *names*, as members of a JSON object, after a comma."""
+    values = {"id": run_id, **{name: getattr(row, name) for name in names}}
     values_json = json.dumps({name: value for name, value in values.items() if value is not None})
     return f",{values_json[1:-1]}" if len(values_json) > 2 else ""
 
@@ -180,10 +180,10 @@ def _rest(row: NewRun, own: Sequence[str], run_id: int | None) -> str:
 @lru_cache
 def _insert_many(d: Dialect, columns: tuple[str, ...], unique: bool = False) -> str:
     """Return the INSERT of runs that differ in their payloads and in *columns*."""
-    own = {name: TYPES.get(name, "bigint") for name in ("payload", *columns)}
-    values = {name: parameter(d, name) for name in COLUMNS} | {name: name for name in own}
+    own_types = {name: TYPES.get(name, "bigint") for name in ("payload", *columns)}
+    values = {name: parameter(d, name) for name in COLUMNS} | {name: name for name in own_types}
     source = f"""
-        FROM {d.table("rows", place="integer", **own)} AS r WHERE true ORDER BY place
+        FROM {d.table("rows", place="integer", **own_types)} AS r WHERE true ORDER BY place
         {ON_CONFLICT if unique else ""}
         RETURNING id, idempotency_key
     """

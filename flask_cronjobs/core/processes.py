@@ -60,9 +60,9 @@ def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
         status = _work(state, options, pipe)
     finally:
         # Use a thread, so that the worker ends even if no process reads its output.
-        last = threading.Thread(target=flush_output, daemon=True)
-        last.start()
-        last.join(FLUSH_SECONDS)
+        thread = threading.Thread(target=flush_output, daemon=True)
+        thread.start()
+        thread.join(FLUSH_SECONDS)
         os._exit(status)
 
 
@@ -79,8 +79,8 @@ def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:
         work(state, options, handle_signals=True)
     except CronJobsError as error:
         pipe.end(str(error))
-        passing = isinstance(error, DatabaseTrouble) and error.transient
-        return 1 if passing else HOPELESS
+        is_transient = isinstance(error, DatabaseTrouble) and error.transient
+        return 1 if is_transient else HOPELESS
     except BaseException as error:
         logger.exception(
             "The worker process %d failed; its runs are reclaimed when their leases end",
@@ -265,8 +265,8 @@ class _ProcessPool:
     def _be_child(self, number: int, writer: int) -> NoReturn:
         """Work as a forked worker, and end the process."""
         try:
-            for stopping in STOPPING:  # The parent's handlers would stop the whole pool.
-                signal.signal(stopping, lambda number, frame: None)
+            for stop_signal in STOPPING:  # The parent's handlers would stop the whole pool.
+                signal.signal(stop_signal, lambda number, frame: None)
             # Close the pipes of the others, so that they see when their parent has ended.
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)

@@ -171,8 +171,8 @@ def prunable(books: Bookkeeping, settings: Settings) -> int:
     conditions = [past(d, RUNS), past(d, DEAD_RUNS)]
     for kind in growing():
         if kind.runs_by:
-            old = f"SELECT id FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.free(d)}"
-            conditions.append(f"{d.any_of(kind.runs_by, old)} AND status <> 'running'")
+            old_ids = f"SELECT id FROM {kind.table} AS one WHERE {past(d, kind)} AND {kind.free(d)}"
+            conditions.append(f"{d.any_of(kind.runs_by, old_ids)} AND status <> 'running'")
     counts = (f"SELECT count(*) FROM job_runs WHERE {condition}" for condition in conditions)
     return sum(books.rows(text(sql), parameters)[0][0] for sql in counts)
 
@@ -181,10 +181,11 @@ def _prune_runs(
     books: Bookkeeping, kind: Kind, settings: Settings, counted: Counted | None
 ) -> Iterator[int]:
     """Delete old runs with what belongs to them; yield how many, after each transaction."""
-    parameters, old = _parameters(books.dialect, settings), locked_runs(books.dialect, kind)
+    d = books.dialect
+    parameters, query = _parameters(d, settings), locked_runs(d, kind)
     while True:
         runs, are_all = books.transaction(
-            partial(_delete_runs, d=books.dialect, old=old, parameters=parameters, counted=counted)
+            partial(_delete_runs, d=d, query=query, parameters=parameters, counted=counted)
         )
         yield len(runs)
         if are_all:
@@ -200,7 +201,7 @@ def _prune_members(
     d = books.dialect
     parameters = {**_parameters(d, settings), "ids": d.many(ids)}
     work = partial(
-        _delete_runs, d=d, old=locked_members(d, kind), parameters=parameters, counted=counted
+        _delete_runs, d=d, query=locked_members(d, kind), parameters=parameters, counted=counted
     )
     are_all = False
     while not are_all:
@@ -212,15 +213,15 @@ def _prune_members(
 def _delete_runs(
     connection: Connection,
     d: Dialect,
-    old: str,
+    query: str,
     parameters: Mapping[str, Any],
     counted: Counted | None,
 ) -> tuple[Rows, bool]:
     """Delete some runs; return their rows, and whether no others are left.
 
-    :param old: the query that finds and locks a chunk of runs that may be deleted.
+    :param query: finds and locks a chunk of runs that may be deleted.
     """
-    rows = connection.execute(text(old), parameters).all()
+    rows = connection.execute(text(query), parameters).all()
     chosen_rows = _with_few_steps(connection, d, rows)
     if ids := [row.id for row in chosen_rows]:
         parameters = {"ids": d.many(ids)}
@@ -234,8 +235,8 @@ def _delete_runs(
 
 def _with_few_steps(connection: Connection, d: Dialect, rows: Rows) -> Rows:
     """Return *rows*, or only the first ones if they have more than `STEPS_AT_ONCE` steps in all."""
-    few = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
-    steps = text(f"SELECT count(*) FROM ({few}) AS few")
+    some_steps = f"SELECT 1 FROM job_steps WHERE {d.among('run_id')} LIMIT :most"
+    steps = text(f"SELECT count(*) FROM ({some_steps}) AS few")
     while len(rows) > 1:
         ids = d.many(row.id for row in rows)
         if connection.scalar(steps, {"ids": ids, "most": STEPS_AT_ONCE + 1}) <= STEPS_AT_ONCE:

@@ -119,8 +119,8 @@ class ResidentMinutes(threading.Thread):
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._stopped.wait(min(left, CHECK_SECONDS)):
+        while (seconds_left := until - time.monotonic()) > 0:
+            if self._stopped.wait(min(seconds_left, CHECK_SECONDS)):
                 return
             self._tries(self._look)
 
@@ -141,15 +141,15 @@ class ResidentMinutes(threading.Thread):
     def _work(self) -> None:
         """Finish the last minute, begin the next one, and do its work, unless asked to stop."""
         self._finish()
-        opened = self._opened = self._opened or self._begin()
+        tick = self._opened = self._opened or self._begin()
         news, stopped = self._options.news, self._stopped.is_set
         steps = housekeeping(
-            self._state, self._books, opened.row, news, self._counts, self._sender.put
+            self._state, self._books, tick.row, news, self._counts, self._sender.put
         )
         while not stopped() and (ready := next(steps, None)) is not None:
             self._wake(ready)
         if not stopped():
-            pruned = prune_sometimes(self._state, self._books, opened.row, stopped)
+            pruned = prune_sometimes(self._state, self._books, tick.row, stopped)
             self._counts["pruned"] += pruned
         self._done = True
         self._trouble.over("The database")
@@ -160,9 +160,10 @@ class ResidentMinutes(threading.Thread):
         Slots are due at full minutes, by the database's clock.
         """
         offset = 0.0 if self._opened is None else self._opened.clock_offset
-        left = MINUTE - (began - offset) % MINUTE + AFTER_MINUTE_SECONDS - (time.time() - began)
+        elapsed = time.time() - began
+        seconds_left = MINUTE - (began - offset) % MINUTE + AFTER_MINUTE_SECONDS - elapsed
         # The host's clock may have been set back in the meantime.
-        return min(left, MINUTE + AFTER_MINUTE_SECONDS)
+        return min(seconds_left, MINUTE + AFTER_MINUTE_SECONDS)
 
     def _look(self) -> None:
         """Record in the row that its work is done, and whether the worker listens for NOTIFY.
@@ -170,15 +171,15 @@ class ResidentMinutes(threading.Thread):
         Otherwise, health checks would see the work only when the minute has passed, and no enqueue
         would send a NOTIFY.
         """
-        opened, listening = self._opened, self._keeper.listens
-        if opened is None:
+        tick, listening = self._opened, self._keeper.listens
+        if tick is None:
             return
-        lasted = time.monotonic() - opened.started
-        if self._done and not self._seen and lasted > 2 * ticks.SEEN_AFTER_SECONDS:
-            ticks.seen(self._books, opened.row.id)
+        age = time.monotonic() - tick.started
+        if self._done and not self._seen and age > 2 * ticks.SEEN_AFTER_SECONDS:
+            ticks.seen(self._books, tick.row.id)
             self._seen = True
         if listening != self._listening:
-            ticks.listen(self._books, opened.row.id, listening)
+            ticks.listen(self._books, tick.row.id, listening)
             self._listening = listening
 
     def _finish(self) -> None:

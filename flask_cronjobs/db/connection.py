@@ -130,9 +130,9 @@ class Bookkeeping:
                     raise explain(error, self.engine) from error
                 if remedy == "reconnect":
                     self._start_over()
-                unknown = remedy == "reconnect" and self._may_be_committed and not repeat
-                if unknown or time.monotonic() + pause >= until:
-                    raise explain(error, self.engine, unknown) from error
+                is_unknown = remedy == "reconnect" and self._may_be_committed and not repeat
+                if is_unknown or time.monotonic() + pause >= until:
+                    raise explain(error, self.engine, is_unknown) from error
             except BaseException:
                 # An interruption leaves the connection in an unknown state.
                 self.close(broken=True)
@@ -236,13 +236,13 @@ class Bookkeeping:
         cursors: Any = getattr(self._raw, "cursor_factory", None)
         if not hasattr(cursors, "held"):
             return self._transact(connection, partial(_in_turn, statements))
-        *ahead, last = statements
+        *earlier_statements, last_statement = statements
         try:
             cursors.collects = True
-            for statement in ahead:
+            for statement in earlier_statements:
                 connection.execute(*statement)
             cursors.collects = False
-            rows = execute(connection, *last)
+            rows = execute(connection, *last_statement)
             return [*(cursor.fetchall() for cursor, _ in cursors.held), rows]
         finally:
             cursors.collects = False

@@ -147,11 +147,11 @@ class Dialect(NamedTuple):
         """
         readable = f"{column} >= '0002-01-01'"
         if self.name == "postgresql":
-            parsed = f"CASE WHEN {readable} AND {column} < '10000-01-01' THEN {column} END"
-            return f"({parsed}) IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
+            moment = f"CASE WHEN {readable} AND {column} < '10000-01-01' THEN {column} END"
+            return f"({moment}) IS NOT DISTINCT FROM CAST({value} AS timestamptz)"
         form = "'%Y-%m-%d %H:%M:%f'"
-        parsed = f"CASE WHEN {readable} THEN strftime({form}, {column}) END"
-        return f"({parsed}) IS strftime({form}, {value})"
+        moment = f"CASE WHEN {readable} THEN strftime({form}, {column}) END"
+        return f"({moment}) IS strftime({form}, {value})"
 
     def sortable(self, time: str) -> str:
         """Return SQL for *time* (SQL) as a value that Python can sort, whatever it contains."""
@@ -165,10 +165,10 @@ class Dialect(NamedTuple):
         :param columns: the names of the columns, and their types in PostgreSQL.
         """
         if self.name == "postgresql":
-            typed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
-            return f"(SELECT * FROM jsonb_to_recordset(CAST(:{parameter} AS jsonb)) AS t({typed}))"
-        extracted = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
-        return f"(SELECT {extracted} FROM json_each(:{parameter}))"
+            fields = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            return f"(SELECT * FROM jsonb_to_recordset(CAST(:{parameter} AS jsonb)) AS t({fields}))"
+        expressions = ", ".join(f"json_extract(value, '$.{name}') AS {name}" for name in columns)
+        return f"(SELECT {expressions} FROM json_each(:{parameter}))"
 
     def any_of(self, column: str, select: str) -> str:
         """Return the SQL condition that *column* is one of the values of *select*.
@@ -235,8 +235,8 @@ SQLITE = Dialect(
 def _sqlite_now(shift: float, modifiers: str = "") -> str:
     # SQLite's CURRENT_TIMESTAMP has whole seconds, so it sorts before SQLAlchemy's text, which has
     # six more digits. This one has six, too.
-    shifted = f", '{shift:+.3f} seconds'" if shift else ""
-    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{shifted}{modifiers})"
+    shift_modifier = f", '{shift:+.3f} seconds'" if shift else ""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', 'now'{shift_modifier}{modifiers})"
 
 
 def busy_timeout(seconds: float) -> str:

@@ -147,16 +147,16 @@ def connect_apart(engine: Engine) -> Connection:
     """
     dbapi: Any = engine.dialect.loaded_dbapi
     pool = _copy_of_pool(engine.pool)  # It has the connect arguments and the events.
-    own: PoolProxiedConnection | None = None
+    own_connection: PoolProxiedConnection | None = None
     try:
-        own = pool.connect()
-        own.detach()
-        return Connection(without_echo(engine), own)
+        own_connection = pool.connect()
+        own_connection.detach()
+        return Connection(without_echo(engine), own_connection)
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as error:
         # If the driver has opened a connection, the traceback's frames or the pool hold it.
-        own = None
+        own_connection = None
         if not isinstance(error, Exception):
             free_frames(error)
         pool.dispose()
@@ -185,16 +185,16 @@ def by_psycopg(engine: Engine) -> Engine:
     dialect_of(engine)
     if engine.dialect.driver != "psycopg2":
         return engine
-    own = _by_psycopg.get(engine)
-    if own is None:
+    own_engine = _by_psycopg.get(engine)
+    if own_engine is None:
         event.listen(engine, "do_connect", _answer)
         app_engine = ref(engine)
-        own = _by_psycopg[engine] = create_engine(
+        own_engine = _by_psycopg[engine] = create_engine(
             engine.url.set(drivername="postgresql+psycopg"),
             poolclass=NullPool,
             creator=lambda: _connect_like(app_engine()),
         )
-    return own
+    return own_engine
 
 
 class _Answer(Exception):
@@ -278,8 +278,10 @@ def _begin(connection: Connection, name: str | None) -> None:
     driver: Any = connection.connection.dbapi_connection
     # An app that handles transactions itself (AUTOCOMMIT, or SQLAlchemy's recipe with a listener
     # that sends BEGIN) has made its own choice.
-    ours = driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
-    if ours and not driver.in_transaction:
+    is_ours = (
+        driver.isolation_level is not None and getattr(driver, "autocommit", False) is not True
+    )
+    if is_ours and not driver.in_transaction:
         connection.exec_driver_sql("BEGIN")
 
 

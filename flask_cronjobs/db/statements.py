@@ -99,8 +99,8 @@ def _steady(base: Any, may_prepare: bool) -> type:
                 cursor = base(connection)  # SQLAlchemy closes `self`, which gets no rows.
                 self.held.append((cursor, partial(cursor.execute, query, *args, **options)))
                 return self
-            last = partial(base.execute, self, query, *args, **options)
-            sends: list[Callable[[], object]] = [*(send for _, send in self.held), last]
+            send_this = partial(base.execute, self, query, *args, **options)
+            sends: list[Callable[[], object]] = [*(send for _, send in self.held), send_this]
             is_alone = connection.info.transaction_status == TransactionStatus.IDLE
             _send_with_settings(connection, settings, sends, is_alone and not is_read_committed)
             server_pid, default = (settings.pgresult.get_value(0, place) for place in (0, 1))
@@ -124,7 +124,7 @@ def _send_with_settings(
     """
     from psycopg import Error, OperationalError
 
-    first: Error | None = None
+    first_error: Error | None = None
     try:
         with connection.pipeline():
             try:
@@ -136,17 +136,17 @@ def _send_with_settings(
                 if begins:
                     connection.execute("COMMIT")
             except Error as error:  # psycopg would log the errors that follow it.
-                first = error
+                first_error = error
     except Error as error:
-        first = first or error
+        first_error = first_error or error
     except IndexError as error:  # psycopg lost count of a failed pipeline's results.
         connection.close()
-        first = OperationalError(f"the connection is lost: {error}")
-    if first is not None:
+        first_error = OperationalError(f"the connection is lost: {error}")
+    if first_error is not None:
         if begins:
             with suppress(Error):
                 connection.rollback()
-        raise first
+        raise first_error
 
 
 T = TypeVar("T")

@@ -55,9 +55,9 @@ def table_of_its_own(metadata: MetaData) -> str | None:
         return None
     from .tables import JobRun
 
-    for name, ours in JobRun.metadata.tables.items():
+    for name, job_table in JobRun.metadata.tables.items():
         # A job table that the app has reflected from the database has all columns.
-        if name in tables and not set(ours.columns.keys()) <= set(tables[name].columns.keys()):
+        if name in tables and not set(job_table.columns.keys()) <= set(tables[name].columns.keys()):
             return name
     return None
 
@@ -132,10 +132,10 @@ def copy_tables(metadata: MetaData, dialect_name: str) -> None:
     """
     from .tables import JobRun
 
-    ours = JobRun.metadata
-    own_metadata = MetaData(naming_convention=ours.naming_convention)
+    job_metadata = JobRun.metadata
+    own_metadata = MetaData(naming_convention=job_metadata.naming_convention)
     any_metadata: Any = metadata
-    for table in ours.sorted_tables:
+    for table in job_metadata.sorted_tables:
         copy = table.to_metadata(own_metadata)
         copy.info["cronjobs_dialect"] = dialect_name
         _make_plain(copy, dialect_name)

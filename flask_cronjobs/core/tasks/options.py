@@ -158,12 +158,12 @@ class Rate(NamedTuple):
         """
         if tat is None or period is None:
             return None
-        old = timedelta(seconds=period)
-        if old == self.period or not old:
+        old_period = timedelta(seconds=period)
+        if old_period == self.period or not old_period:
             return tat
-        last = tat - old if last is None else last
+        last = tat - old_period if last is None else last
         try:
-            return last + (tat - last) * (self.period / old)
+            return last + (tat - last) * (self.period / old_period)
         except OverflowError:  # The row was written by hand.
             return tat
 

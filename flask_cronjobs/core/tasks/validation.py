@@ -181,13 +181,13 @@ def as_around(hook: AroundHook) -> Around:
 
 def _refuse_method(func: Callable[..., object]) -> None:
     """Refuse a method: a function of a class whose first parameter is ``self`` or ``cls``."""
-    qualified: str = getattr(func, "__qualname__", "")
-    within = qualified.rpartition(".")[0]
-    first = next(iter(inspect.signature(func).parameters), None)
-    if within and not within.endswith("<locals>") and first in ("self", "cls"):
+    qualified_name: str = getattr(func, "__qualname__", "")
+    within = qualified_name.rpartition(".")[0]
+    first_parameter = next(iter(inspect.signature(func).parameters), None)
+    if within and not within.endswith("<locals>") and first_parameter in ("self", "cls"):
         raise TaskError(
-            f"{qualified} is a method: a run has no object to call it on. Make it a "
-            f"module-level function, or a @staticmethod without {first}."
+            f"{qualified_name} is a method: a run has no object to call it on. Make it a "
+            f"module-level function, or a @staticmethod without {first_parameter}."
         )
 
 
