@@ -37,7 +37,8 @@ from .outcome import (
 )
 
 #: The pauses before the retries of an outcome whose row is blocked. A claim may lock a row for a
-#: moment and then not take its run.
+#: moment and then not take its run. New claims wait for these pauses as well: the first is nearly
+#: always enough, while the keeper itself would retry the outcome only after half a second.
 BLOCKED_PAUSES_SECONDS = (0.01, 0.04)
 
 
