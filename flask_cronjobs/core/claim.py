@@ -149,7 +149,7 @@ def record_and_claim(
         the first.
     :param opens: the ids of runs that have ended or were parked. The next runs of their keys are
         opened before the claim; see `gate`.
-    :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether it was.
+    :raises DatabaseTrouble: nothing was recorded or claimed, or it is unknown whether anything was.
     """
     forget_failures(books, outcomes)
     answer = _send(books, outcomes, request, repeat, opens)
@@ -216,7 +216,8 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     """Return those of *outcomes* that are already stored in their rows.
 
     Use this for outcomes whose answer was lost, since the database may have committed them. For a
-    failure, it also checks who has recorded it: the attempt's worker, or a tick that reclaimed it.
+    failure, this also checks who recorded it: the attempt's worker, or a tick that reclaimed the
+    run.
     """
     values = [
         {"id": o.id, "kind": o.kind, "attempt": o.attempt, "lost": o.error_type == WORKER_LOST}

@@ -60,8 +60,8 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        uses up a start of its rate, so it must not wait for others to end. If the runs run side by
        side, retries and runs with a rate are taken together with others.
     6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. But if
-       a run gets a share of the key and is not taken, no run is parked because this key is full:
-       there may be no running run whose end would open the key. See `gate`.
+       one run gets a share of a key and is not taken, the key does not count as full: there may be
+       no running run whose end would open it. See `gate`.
 
     PostgreSQL also returns one row with the ids of blocked runs, so that the next claim skips them:
     those that leave another run of their key without a share, or all of them if the claim locked
@@ -71,8 +71,8 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     one with a unique violation. `Bookkeeping.call` repeats that claim's whole transaction, which
     then sees that the share is taken.
 
-    The CTEs must be materialized: a planner may run a subquery with LIMIT more than once, and would
-    then update more rows than the limit.
+    The CTEs must be materialized: otherwise the database may run a subquery with LIMIT more than
+    once, and update more rows than the limit.
 
     :param only_look: claim nothing, and return the facts about the first run.
     """
@@ -115,7 +115,7 @@ _MAY_BEGIN = "share <= most"
 
 
 def _lock(d: Dialect, claimable_here: str, looked: str) -> str:
-    """Return the SELECT that locks the runs; SQLite has no row locks, so it locks none there."""
+    """Return the SELECT that locks the runs, or on SQLite, which has no row locks, reads them."""
     read = f"SELECT {_READ}, {_TOGETHER} FROM job_runs"
     front = f"SELECT {_RUN}, together FROM look WHERE claimable = 1 AND (SELECT yes FROM enough)"
     if not d.one_writer:
@@ -162,7 +162,7 @@ def _placed(d: Dialect) -> str:
 
 
 def _look(d: Dialect) -> str:
-    """Return the last part of the statement, if it takes nothing."""
+    """Return the last part of a statement that takes nothing."""
     is_taken = d.any_of("id", "SELECT id FROM takes")
     return f"SELECT job_type, attempts + 1, max_attempts, error_type FROM job_runs WHERE {is_taken}"
 
@@ -220,7 +220,7 @@ def _groups(d: Dialect) -> str:
     For every task, it begins with an empty group that sorts before all real ones.
     """
     # With ">" and a plain `grp.priority`, SQLite would search the index by the queue alone, and so
-    # read the whole old group.
+    # read the whole group that it has just left.
     # On SQLite, an odd row may have a text as its priority. There is no next priority then, so
     # continue with the next queue.
     queue_suffix = "CASE WHEN grp.priority + 0 = grp.priority THEN '' ELSE ' ' END"
@@ -302,11 +302,13 @@ def unpaused(name: str, kind: PauseKind) -> str:
 
 
 def free_share(key: str, place: str = "1") -> str:
-    """Return SQL for the free share of *key* at *place*, which may be above the key's limit.
+    """Return SQL for the n-th free share of *key*, which may be above the key's limit.
 
     Below a taken share, the number of free shares is the taken share's number minus its rank among
     the taken shares. If that is less than n, the taken share is below the n-th free share. So the
     n-th free share is n plus the number of such taken shares.
+
+    :param place: SQL for n.
     """
     return f"""
     (SELECT {place} + count(*) FROM (

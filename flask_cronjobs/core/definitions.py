@@ -33,7 +33,7 @@ class DefinitionRow(NamedTuple):
 
     :ivar next_run_at: the *watermark*: the first slot that is not recorded yet.
     :ivar now: the database's time when the row was read.
-    :ivar considered_until: every slot up to this time has been recorded, or was never owed.
+    :ivar considered_until: every slot up to this time has been recorded, or never will be.
     :ivar undeclared_since: the time since which the ticking code has not declared it.
     :ivar app: the name of the app whose code declared it.
     :ivar broken: why a column cannot be read. The payload is then empty, or *next_run_at* None.
@@ -68,7 +68,7 @@ def read(
     1. Due definitions with an id above *after*, at most `DEFINITIONS_READ`: those of code if they
        are in *declared*, those of the database if their task is in *tasks*.
     2. If *after* is 0, also those in *declared* that are not due, and those of the database whose
-       *next_run_at* may not be a time.
+       *next_run_at* is too late to be a time.
     """
     parameters = {
         "declared": books.dialect.many(declared),
@@ -143,8 +143,8 @@ def change(
 ) -> bool:
     """Update a row to *spec*; return False if its watermark has moved since it was read.
 
-    Call this after recording the due slots, which belong to the old schedule. Then no slot that
-    both schedules have is lost while old and new code run at the same time.
+    Call this after recording the due slots, which belong to the old schedule. Otherwise a slot that
+    is in both schedules could be lost while old and new code run at the same time.
 
     :param first: the new watermark, used if the schedule or the zone changed, or if the row has no
         watermark.
@@ -159,7 +159,7 @@ def change(
 
 
 def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> None:
-    """Record that the ticking code does not declare the other definitions of *app*.
+    """Mark the definitions of *app* that the ticking code does not declare: all but *declared*.
 
     Old and new code may run at the same time, so other code may still declare them.
     """
@@ -173,7 +173,7 @@ def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> No
 
 
 def undeclared(d: Dialect) -> str:
-    """Return the condition of ``app``'s definitions that are not in ``declared`` nor marked yet."""
+    """Return the condition of ``app``'s definitions that are neither in ``declared`` nor marked."""
     # "= ANY" with thousands of names would compare each row with every name.
     return f"""
         origin = 'code' AND undeclared_since IS NULL AND (app IS NULL OR app = :app)
@@ -268,9 +268,9 @@ def _free(d: Dialect, condition: str) -> str:
     return d.any_of("id", f"SELECT id FROM job_definitions WHERE {condition} {d.skip_locked}")
 
 
-#: No schedule has a slot that far away. A later watermark is not a time, but ``infinity``, or a
-#: blob, which SQLite sorts after any text. It would never become due, so it is read as well, and
-#: reported.
+#: No schedule has a slot this far in the future. So a later watermark is not a time: it is
+#: ``infinity``, or a blob, which SQLite sorts after any text. It would never become due, so it is
+#: read as well, and reported.
 _NO_SLOT_IN_SECONDS = 100 * 366 * 86_400
 
 
@@ -334,7 +334,7 @@ def _row(row: Row[Any]) -> DefinitionRow:
 
 
 def _payload(value: Any) -> tuple[dict[str, JSON], str | None]:
-    """Return the payload, or {} and why it cannot be read, since SQLite accepts any text."""
+    """Return the payload, or {} and why it cannot be read: SQLite accepts any text."""
     try:
         return json_object(stored_json(value)), None
     except ValueError as error:

@@ -24,19 +24,19 @@ from .tasks.handler import Handler
 from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions
 from .uncommitted import note_enqueued
 
-#: Seconds between two queries for listening workers while there are none.
+#: Seconds after which an enqueue checks again for listening workers if none were found.
 ASK_SECONDS = 5.0
 
 
-#: Set inside the block of a batch. The function returns the batch's id for a new run, or None if
-#: the run belongs to another app.
+#: A function that is set inside the block of a batch. It returns the id of the batch, which a new
+#: run joins, or None if the run belongs to another app.
 joined: ContextVar[Callable[[State, Session], int | None] | None] = ContextVar(
     "flask_cronjobs.joined", default=None
 )
 
 
 def batch_of(state: State, session: Session) -> int | None:
-    """Return the batch that a run enqueued here joins, or None.
+    """Return the id of the batch that a run joins if it is enqueued now, or None.
 
     :raises BatchClosed: no run can join it any more.
     """
@@ -169,7 +169,7 @@ def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds
 def _check_holder(run: Holder | JobRun, task: Handler, prefix: str = "") -> None:
     """Refuse a key that a run of another task holds.
 
-    The message does not contain the key, which may be made from values to hide.
+    The message does not contain the key, since the key may contain values that must be hidden.
 
     :param prefix: begins the message.
     :raises KeyConflict: *run* belongs to another task.
@@ -188,7 +188,7 @@ def _is_due(options: EnqueueOptions) -> bool:
 
 
 def wake(state: State, session: Session) -> None:
-    """Wake resident workers, unless they have just been woken."""
+    """Wake resident workers, unless that was tried a moment ago."""
     if state.waking.ready():
         _note_woken(state, wake_listeners(session, writing_connection(session)))
 
@@ -207,8 +207,8 @@ def explaining_missing_tables(state: State) -> Generator[None, None, None]:
     try:
         yield
     except DBAPIError as error:
-        # Every other error in the user's transaction is raised unchanged. It may be about the app's
-        # own tables, whose new rows are flushed in this block.
+        # All other errors are raised unchanged. They may be about the app's own tables, whose new
+        # rows are flushed in this block.
         is_ours = any(name in (error.statement or "") for name in JobRun.metadata.tables)
         if is_ours and remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error

@@ -1,19 +1,21 @@
 """The gate: it hides runs that cannot begin, so that claims do not read them again and again.
 
-A run with a concurrency key is born ready, and costs nothing extra while its key has room. If a
-claim meets a run whose key is full, or which is not the first in its strict order, it parks the
-run: it sets the run's ``gate``, which removes the run from the indexes that claims read. Opening
-the run clears its ``gate``. The worker that frees a share or a turn opens the next runs, and the
-claim that parked a run tries to open it again, each in a separate statement **after its commit**.
-Usually, the worker's statement (`open_statement`) heads the transaction of its next claim. Both
-write, commit, then look, so the one that commits last sees the write of the other. One statement
-could not do this: a claim may read a run as running while that run ends, and park another one
-behind it, which nothing would open any more. SQLite has one writer, so there one transaction
-records, opens and claims.
+A run with a concurrency key is inserted as ready, and costs nothing extra while its key has a free
+share. If a claim meets a run whose key is full, or which is not the first in its strict order, it
+parks the run: it sets the run's ``gate``, which removes the run from the indexes that claims read.
+Opening the run clears its ``gate``.
+
+The worker that frees a share or a turn opens the next runs, and the claim that parked a run tries
+to open it again, each in a separate statement **after its commit**. Usually, the worker's statement
+(`open_statement`) heads the transaction of its next claim. The worker and the claim both commit
+their write before they look for runs to open, so the one that commits last sees what the other
+wrote. One statement could not do this: a claim may read a run as running while that run ends, and
+park another run behind it, and then nothing would open the parked run. SQLite has one writer, so
+there one transaction records, opens and claims.
 
 A claim parks a run of a full key only behind runs that are running, or that it takes itself, and a
-run in strict order behind any earlier run that has not ended. The end of each of these runs opens
-those that may begin then.
+run in strict order behind any earlier run that has not ended. When one of those runs ends, the runs
+that may begin next are opened.
 
 A run with a rate first waits at the gate ``rate``, which this module never opens.
 
@@ -150,8 +152,8 @@ def _open(d: Dialect, keys: str) -> TextClause:
     """Return the UPDATE that opens the next runs of *keys*, a SELECT.
 
     1. ``grp`` lists the groups of parked runs with the same key, task and queue, and how many
-       shares of the key are free. As many runs of each group are opened, since the task or queue of
-       another group may be paused or have no worker. A claim parks surplus runs again.
+       shares of the key are free. That many runs of each group are opened, since the task or queue
+       of another group may be paused or have no worker. A claim parks surplus runs again.
     2. ``next`` selects the first unlocked runs of each group, and the first run of each strict
        order. It locks no other row, since a concurrent opening would skip that row.
     """

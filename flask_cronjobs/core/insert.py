@@ -37,7 +37,8 @@ from .columns import assigned, due_sql, insert_into_runs, parameter, rate_gate
 from .new_run import COLUMNS, OF_PAYLOAD, TYPES, NewRun
 
 ON_CONFLICT = f"ON CONFLICT (idempotency_key) WHERE {HOLDS_KEY} DO NOTHING"
-#: Only a run that has not begun is changed, since an attempt may have seen its values.
+#: The condition of the runs that ``replace`` may change. They have not begun, so no attempt has
+#: seen their values.
 REPLACEABLE = f"{HOLDS_KEY} AND started_at IS NULL AND finished_at IS NULL"
 #: The result of an enqueue: a run was inserted, changed or only found.
 Enqueued: TypeAlias = Literal["new", "replaced", "found"]
@@ -58,8 +59,8 @@ class InsertedRun(NamedTuple):
 def insert_run(session: Session, new: NewRun, wake: bool = False) -> InsertedRun | None:
     """Insert a run in *session*'s transaction; return None if its idempotency key is held.
 
-    If two transactions insert the same key at once, the second waits until the first ends; neither
-    fails.
+    If two transactions insert the same key at the same time, the second waits until the first ends;
+    neither fails.
 
     :param wake: whether the statement also wakes listening workers.
     """
@@ -107,9 +108,9 @@ def replace_waiting(session: Session, new: NewRun, replace: Replace) -> JobRun |
 
 
 def find_holder(session: Session, new: NewRun, replace: Replace) -> JobRun | None:
-    """Return the run that holds the key of *new*; None if there is none or if it is replaceable.
+    """Return the run that holds the key of *new*; None if none does, or if *replace* may change it.
 
-    :raises StateConflict: it is replaceable, but would lose its place in a strict order.
+    :raises StateConflict: the run could be changed, but would lose its place in a strict order.
     """
     connection = writing_connection(session)
     has_key = JobRun.idempotency_key == new.idempotency_key
@@ -140,9 +141,9 @@ def writing_connection(session: Session) -> Connection:
 
 @lru_cache(maxsize=1)
 def writing_bind() -> dict[str, Any]:
-    """Return the arguments by which a session with several engines chooses one for writing runs.
+    """Return the arguments that tell a session with several engines which one writes runs.
 
-    Use it for reading runs, too, since a replica does not have this transaction's writes.
+    Use them for reading runs, too, since a replica does not have this transaction's writes.
     """
     # SQLAlchemy's recipe for replicas checks whether the clause is an UPDATE or a DELETE.
     return {"mapper": class_mapper(JobRun), "clause": update(JobRun)}
@@ -185,7 +186,7 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
         values["run_at"] = due_sql(d)
     if replace != "run_at":
         values |= {name: parameter(d, name) for name in OF_PAYLOAD}
-        # The new concurrency key may have room.
+        # The new concurrency key may have a free share, so the gate ``keys`` is cleared.
         values["gate"] = (
             f"COALESCE({rate_gate(values['rate_key'])}, CASE WHEN gate = 'order' THEN gate END)"
         )
@@ -200,7 +201,7 @@ def _replace_one(d: Dialect, replace: Replace) -> str:
 
 
 def _keep_order(run: Any, key: str | None) -> None:
-    """Refuse to move *run*, a row, from the strict order of its concurrency key to that of another.
+    """Refuse to move *run*, a row, from the strict order of its concurrency key to another one.
 
     :raises StateConflict: *key* is not the run's key.
     """

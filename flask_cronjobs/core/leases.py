@@ -42,7 +42,7 @@ TAKEN_AT_ONCE = 200
 
 
 def renewal_window(lease: float) -> float:
-    """Return `RENEWAL_SECONDS`, or less if the *lease* is short, in seconds.
+    """Return `RENEWAL_SECONDS`, or half of *lease* (in seconds) if that is less.
 
     If a worker cannot renew its leases because the write lock is taken, it treats them as valid for
     at least this long after each try, since no other worker reclaims its runs sooner.

@@ -1,4 +1,4 @@
-"""A new run: its values, made from a call of its task."""
+"""The values of a new run, made from a call of its task."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,7 +13,7 @@ from .tasks.payload import payload_text
 
 @dataclass(kw_only=True, slots=True)
 class NewRun(RunPolicy):
-    """The values of a new run, one for each column, and the time when it is due.
+    """The values of a new run's columns, and the time when it is due.
 
     :ivar payload: a JSON text.
     :ivar run_at: when the run is due; None if it is due in *delay* seconds.

@@ -64,8 +64,8 @@ def _values(d: Dialect) -> str:
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"{_TERMINAL} OR {_ASKED_TO_STOP}"
     # A returned attempt does not count, and the next attempt gets its number. If a step ended in
-    # the returned one, it was forgiven: ``max_attempts`` was raised, so that it does not count.
-    # Undo this, or the next attempt would be forgiven, too.
+    # a returned attempt, that attempt was forgiven: ``max_attempts`` was raised, so that it does
+    # not count. Undo this, or the next attempt would be forgiven, too.
     values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
     for condition, *names in (
         (ends, "finished_at"),
@@ -95,8 +95,8 @@ def _values_of_success(d: Dialect, result: str = "given.result") -> str:
 def ours(d: Dialect, table: str) -> str:
     """Return CTEs that end in ``ours``: the runs in ``given`` that their worker may write now.
 
-    A row that another transaction has locked, such as an operator's in psql, must not hold up the
-    others. So PostgreSQL skips it; the caller learns from `watch` that its run is still held.
+    A row that another transaction has locked, such as an operator's in psql, must not hold up
+    other rows. So PostgreSQL skips it; the caller learns from `watch` that its run is still held.
 
     ``IS TRUE`` keeps the planner from using the index of leases. Until the next vacuum, that index
     has an entry for each run of the past minutes.
@@ -292,7 +292,7 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
 
 @lru_cache(maxsize=2)
 def _write_output(d: Dialect) -> TextClause:
-    # The foreign key takes this lock, and would wait for it.
+    # The check of the foreign key takes the same lock, but would wait for it.
     lock = "FOR KEY SHARE SKIP LOCKED" if d.skip_locked else ""
     both = "job_outputs.output || excluded.output"
     last = (
@@ -305,7 +305,7 @@ def _write_output(d: Dialect) -> TextClause:
     SELECT id, :attempt, :token, :output, {d.clock} FROM job_runs WHERE id = :id {lock}
     ON CONFLICT (run_id, attempt) DO UPDATE
     SET worker = excluded.worker, written_at = excluded.written_at,
-        -- An attempt that was given back, as by a sleep, goes on with the output that it has.
+        -- After a release, for example for a sleep, the attempt's output is continued.
         output = CASE WHEN job_outputs.worker = excluded.worker THEN excluded.output ELSE {last} END
     WHERE job_outputs.worker = excluded.worker OR EXISTS (
         SELECT 1 FROM job_runs AS r WHERE r.id = excluded.run_id AND r.locked_by = excluded.worker

@@ -150,7 +150,7 @@ def _schedule(cron: str, timezone: str) -> Schedule:
 
 
 def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
-    """Return the plan for a due definition's slots; if its row is broken, log that, return None.
+    """Return the plan for a due definition's slots; if its row is broken, log it and return None.
 
     A slot that became due while the ticking code did not declare the definition does not run.
     """

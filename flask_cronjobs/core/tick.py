@@ -25,7 +25,7 @@ from .worker.process_signals import keyboard_deferred
 if TYPE_CHECKING:
     from .worker.work_options import WorkOptions
 
-#: One tick in this many prunes, counted over all hosts. It is a prime, so that each of several apps
+#: Of this many ticks, counted over all hosts, one prunes. It is a prime, so that each of several apps
 #: on one database gets its turn even if their ticks alternate.
 PRUNE_EVERY = 19
 #: Approximate seconds for which a tick prunes.
@@ -91,8 +91,8 @@ def tick(state: State, options: TickOptions) -> TickReport:
                 is_watched=features.is_watched(books),
             )
             counts += run_workers(state, number_of_workers(state, options), work_options)
-            # Workers have ended the batches whose runs they held. Others that were open when the
-            # tick began may be ready by now, for example since a handler has closed them.
+            # Workers have ended the batches whose runs they held. Other batches that were open when
+            # the tick began may end by now, for example because a handler has closed them.
             features.minute(books, opened.row)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish_tick(books, opened, counts)
@@ -180,7 +180,7 @@ def prune_sometimes(
 ) -> int:
     """Delete rows past their retention, unless another tick will; return the number of runs.
 
-    One tick of `PRUNE_EVERY` prunes. So does the first tick of each hour, since ticks may be rare,
+    One tick in `PRUNE_EVERY` prunes. So does the first tick of each hour, since ticks may be rare,
     and any tick if the latest ones have pruned so many runs that more may be left.
     A tick that prunes also mends; see `features.mend`.
 
@@ -218,15 +218,15 @@ def finish_tick(books: Bookkeeping, opened: OpenTick, counts: Mapping[str, int])
 
 
 def number_of_workers(state: State, options: TickOptions) -> int:
-    """Return how many processes are to work."""
-    # Only a process of the tick's own may fork: another one may have threads.
+    """Return the number of processes that run workers."""
+    # Fork only in the tick's own process, since another process may have threads.
     if not options.own_process:
         return 1
     return state.settings.workers if options.workers is None else options.workers
 
 
 def worker_options(state: State, options: TickOptions) -> WorkOptions:
-    """Return what each worker of a tick, or of a resident command, does."""
+    """Return the options of each worker of a tick, or of a resident command."""
     # This is imported late, since most ticks find nothing to do and need no modules of workers.
     from .worker.work_options import WorkOptions
 

@@ -22,13 +22,13 @@ from .definitions import undeclared
 DELETED_AT_ONCE = 1000
 #: How long the rows of ticks are kept.
 TICK_RETENTION = timedelta(days=1)
-#: How much longer they are kept at most, so that a tick deletes the rows of many minutes at once.
+#: How much longer the rows may be kept, so that a tick deletes those of many minutes at once.
 TICK_SLACK = timedelta(hours=1)
 #: Seconds by which a host's clock may differ from the database's without a warning.
 CLOCK_TOLERANCE_SECONDS = 2.0
 #: A tick whose ``seen_at`` is more than this many seconds after its start has recorded its slots.
 SEEN_AFTER_SECONDS = 1.0
-#: Number of ticks over which `TickRow.pruned` sums.
+#: The number of ticks whose pruned runs `TickRow.pruned` counts.
 LATEST_TICKS = 5
 #: The counts of a tick, in the order of its work.
 TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker", "seconds"))
@@ -37,7 +37,7 @@ TICK_COUNTS = tuple(name for name in TickReport._fields if name not in ("worker"
 class TickRow(NamedTuple):
     """The row of a tick that has begun, and the work that it must do besides its runs.
 
-    One statement returns all of it, so a tick that has none of this work sends no query for it.
+    One statement returns both, so no further query checks whether there is such work.
 
     :ivar now: when it began, by the database's clock.
     :ivar begins_hour: whether it is the first tick of its hour.
@@ -77,9 +77,9 @@ def begin(
     declared: Sequence[str] = (),
     app: str | None = None,
 ) -> TickRow:
-    """Insert the row of a tick that begins, and delete those past `TICK_RETENTION`.
+    """Insert the row of a tick that begins, and delete the rows past `TICK_RETENTION`.
 
-    They are deleted here, since each tick gets this far, even one that is killed later. So the
+    Old rows are deleted here, since each tick gets this far, even one that is killed later. So the
     table holds the ticks of about a day, however they end.
 
     :param listening: whether the row belongs to a resident worker that a NOTIFY wakes.
@@ -141,7 +141,7 @@ def insert_tick(d: Dialect) -> TextClause:
 
 
 def seen(books: Bookkeeping, tick_id: int) -> None:
-    """Record that the tick is alive; skip it if the row is locked, since heartbeats cannot wait."""
+    """Record that the tick is alive, unless its row is locked, since heartbeats cannot wait."""
     d = books.dialect
     free = d.any_of("id", f"SELECT id FROM job_ticks WHERE id = :id {d.skip_locked}")
     books.rows(text(f"UPDATE job_ticks SET seen_at = {d.now} WHERE {free}"), {"id": tick_id})
@@ -159,9 +159,10 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
 
 @lru_cache(maxsize=4)
 def finish_tick(d: Dialect) -> TextClause:
-    """Return the UPDATE of `finish`. Other workers of a pool may have added their counts.
+    """Return the UPDATE of `finish`.
 
-    A row that is finished is left as it is, so the UPDATE can be repeated if its answer is lost.
+    It adds to the row's counts, since other workers of a pool may have added theirs. A finished row
+    is left as it is, so the UPDATE can be repeated if its answer is lost.
     """
     times = f"seen_at = {d.now}, finished_at = {d.now}, clock_offset = :clock_offset"
     unfinished = "WHERE id = :id AND finished_at IS NULL"

@@ -61,7 +61,7 @@ class JobDefinition(Base):
     next_run_at: Mapped[datetime | None]
     """The watermark: the first slot that is not recorded yet."""
     considered_until: Mapped[datetime | None]
-    """Every slot up to this time has been recorded, or was never owed. An update of the time zone
+    """Every slot up to this time has been recorded, or never will be. An update of the time zone
     data may move a slot before `next_run_at`, but slots before this time are ignored."""
     undeclared_since: Mapped[datetime | None]
     """The time since which the ticking code has not declared it; null while some code does."""

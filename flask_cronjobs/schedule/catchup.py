@@ -69,7 +69,7 @@ def plan_slots(
         ``"none"`` the newest if it is not older than *grace*; None runs none. The other slots
         become one skipped row.
     :param first: the watermark.
-    :param considered: every slot up to this time has been recorded, or was never owed.
+    :param considered: every slot up to this time has been recorded, or never will be.
     :param reason: why slots are skipped.
     :param kind: the reason as one word, for ``error_type``.
     :returns: the plan; its slots are in order, and a skipped row is the first.

@@ -1,4 +1,4 @@
-"""Decide whether a failed run is retried, and after which delay. Pure."""
+"""Decide whether a failed run is retried, and after which delay."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Retry:
         (1, 2, 3 …), ``"quadratic"`` (1, 4, 9 …) or ``"fixed"``.
     :param base: seconds before the second attempt.
     :param cap: seconds that no delay exceeds.
-    :param jitter: choose each delay at random from its upper half, so that runs that failed
-        together do not come back together.
+    :param jitter: choose each delay at random between half of it and all of it, so that runs that
+        failed together are not retried together.
     :param on: retry only these exceptions; after any other one, the run is dead at once.
     :param not_on: never retry these exceptions.
     :raises TaskError: a value is not valid.

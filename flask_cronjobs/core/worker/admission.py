@@ -89,9 +89,10 @@ class Prefetch:
     def wanted(self, held_runs: HeldRuns, idle: bool, busy: bool) -> Wanted:
         """Return what to claim now.
 
-        Unless the same statement records outcomes, nothing is claimed until half of the target is
-        used up, so that each claim is worth its statement. Nothing is claimed behind a long run, or
-        behind a first run of unknown length: another worker can take those runs.
+        Unless the same statement records outcomes, nothing is claimed until half of the runs that
+        were claimed ahead have begun, so that each claim is worth its statement. Nothing is claimed
+        behind a long run, or behind a first run of unknown length: another worker can take those
+        runs.
         """
         if busy:
             return NOTHING

@@ -70,7 +70,7 @@ class Announcer:
             watcher.close(patience)
 
     def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
-        while outcomes:  # A reported outcome is freed with its exception.
+        while outcomes:  # Remove each outcome, so that it is freed with its exception.
             self._tell(*outcomes.pop(0))
             self._told += 1
 

@@ -36,7 +36,7 @@ def call_atomic(
     the commit. If the lease was lost, no row matches and everything is rolled back. If the process
     dies, the database rolls it back. So database effects happen exactly once.
 
-    While another transaction has locked the row, the handler waits, and can be interrupted.
+    While another transaction has locked the row, this waits, and can be interrupted.
 
     :param disarm: called before the commit, so that no timeout interrupts it.
     :raises AtomicCommit: the handler committed, or removed the session.
@@ -86,7 +86,7 @@ def _try_commit(
 def _commit(state: State, session: Session, claim: Claim) -> None:
     """Commit; if that raises, check whether the database has committed nevertheless.
 
-    A hook of the app, such as ``after_commit``, may raise when all is done.
+    A hook of the app, such as ``after_commit``, may raise an error after the commit.
     """
     try:
         session.commit()

@@ -30,8 +30,8 @@ MEND_SECONDS = 1.0
 BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
-#: The seconds added for each of these runs if claims find no others. After that time, claims look
-#: for these runs anew. If all have one key, it takes a claim to find each, so the pause keeps such
+#: The seconds added to `SKIP_SECONDS` for each blocked run if claims find no other runs. If all
+#: blocked runs have one key, it takes one claim to find each of them. So the longer time keeps such
 #: claims to a tenth of the worker's time.
 SKIP_SECONDS_PER_RUN = 0.01
 #: The largest number of blocked runs that claims skip.
@@ -58,7 +58,7 @@ class UnansweredClaims:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether such claims may still take runs."""
+        """Whether claims whose answers were lost may still take runs."""
         return bool(self._tokens)
 
     def add(self, *tokens: str) -> None:
@@ -67,7 +67,7 @@ class UnansweredClaims:
         self.must_check = True
 
     def give_back(self, now: bool = False) -> None:
-        """Give back the runs that such claims have taken.
+        """Give back the runs that claims with lost answers have taken.
 
         :param now: look even if the last look was less than a second ago.
         :raises DatabaseTrouble: it is not known which runs were claimed.
@@ -81,7 +81,7 @@ class UnansweredClaims:
             complete = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            self.must_check = not all(complete)  # The rows of the other tokens are blocked.
+            self.must_check = not all(complete)  # If one is not, a row with its token is blocked.
 
 
 class Openings:
@@ -90,7 +90,7 @@ class Openings:
     :ivar has_keys: whether tasks of the code have a concurrency key.
     :ivar keyed: the ids of the held runs with a key.
     :ivar unopened: the ids of runs that have freed a share or a turn, or are parked. The next runs
-        of their keys were not opened yet.
+        of their keys have not been opened yet.
     """
 
     def __init__(self, books: Bookkeeping, has_keys: bool) -> None:
@@ -155,7 +155,8 @@ class BlockedRuns:
     def note(self, answer: Answer) -> bool:
         """Note the runs that a claim has skipped; return whether the next claim may find others.
 
-        As long as claims find nothing else, no run is forgotten, so that they get past all of them.
+        Until claims find other runs, no blocked run is forgotten, so that a claim gets past all
+        blocked ones.
         """
         now = time.monotonic()
         looks_on = bool(answer.blocked) and len(self.ids) < MAX_BLOCKED_RUNS
@@ -173,8 +174,8 @@ class WorkerClaims:
 
     :ivar unanswered: gives back the claims whose answers were lost.
     :ivar openings: opens the next runs of concurrency keys.
-    :ivar starts: the limits on starts. Each makes due runs claimable before a claim, and uses up a
-        start for each claimed run after it.
+    :ivar starts: the limits on starts. Before a claim, each makes due runs claimable; after the
+        claim, it uses up a start for each claimed run.
     :ivar next_start: the time of the next start that a due run waits for, by `time.monotonic`.
     """
 
@@ -224,11 +225,11 @@ class WorkerClaims:
 
         Four things are retried, each for its own reason:
 
-        1. a statement that the database refuses for now, by `Bookkeeping.call`;
-        2. outcomes whose rows are blocked, by `record_and_claim` and later by the keeper;
-        3. outcomes whose answer was lost: they are sent again, and those that match no row are
-           looked up before a claim may take a run that was recorded as failed;
-        4. claims whose answer was lost: they are released, and looked up again while they may hold.
+        1. `Bookkeeping.call` retries a statement that the database refuses for now.
+        2. `record_and_claim`, and later the keeper, retries outcomes whose rows are blocked.
+        3. Outcomes whose answer was lost are sent again. Those that match no row are looked up
+           before a claim may take a run that was recorded as failed.
+        4. Claims whose answer was lost are released, and looked up again while they may hold.
 
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
@@ -273,7 +274,7 @@ class WorkerClaims:
         return answer
 
     def open_starts(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Let due runs be claimed that may begin now; see `features.Starts.open`."""
+        """Make the due runs claimable that may begin now; see `features.Starts.open`."""
         for limit in self.starts:
             limit.open(promptly, tasks)
         self.next_start = min((limit.next_at for limit in self.starts), default=float("inf"))

@@ -47,7 +47,8 @@ class RunnerContext:
     :ivar watchers: the features that are notified of the runs.
     :ivar interrupted: the exception with which the user interrupted a run.
     :ivar gives_back: returns whether a run is to be given back at the end of its step.
-    :ivar keeper_died: whether the keeper has died. Written by the keeper: nothing more may begin.
+    :ivar keeper_died: whether the keeper has died, so that no more runs may begin. The keeper
+        writes this.
     :ivar books: the connection for ``once()``, and for checks of strict orders; it connects when
         first needed.
     """
@@ -138,7 +139,7 @@ class RunnerContext:
 
     def note_interrupt(self, error: BaseException) -> bool:
         """Return whether *error* comes from the keyboard. Then nothing more is begun."""
-        # Where the worker handles SIGINT itself, the handler raised this one.
+        # If the worker handles SIGINT itself, the code of the task raised this KeyboardInterrupt.
         if not (isinstance(error, KeyboardInterrupt) and self.keyboard):
             return False
         self.interrupted = error
@@ -161,7 +162,7 @@ class Prepared(NamedTuple):
 def prepare(state: State, name: str, is_async: bool = False) -> Prepared:
     """Return the handler of the task *name*, ready to be called.
 
-    :param is_async: whether to let it be a coroutine function, for an event loop.
+    :param is_async: whether the call may be a coroutine function, since an event loop runs it.
     :raises UnknownTask: the code has no such task.
     """
     task = state.registry.get(name)
@@ -256,5 +257,5 @@ def _leave(
     error: BaseException | None,
     stack: TracebackType | None,
 ) -> None:
-    """Leave *manager*. It cannot swallow the error: the run would count as succeeded."""
+    """Leave *manager*, but do not let it swallow the error: the run would count as succeeded."""
     manager.__exit__(kind, error, stack)

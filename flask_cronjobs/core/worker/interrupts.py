@@ -60,7 +60,7 @@ RAISE_AGAIN_SECONDS = 0.005
 #: Seconds below which a handler is short. The timer is left running after a short handler, since
 #: the next handler may use it.
 SHORT_SECONDS = 0.001
-_POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Every return to the pool calls the first.
+_POOL_CLEANUP = {"_finalize_fairy", "_reset"}  # Each return to the pool calls `_finalize_fairy`.
 #: Packages that may run on behalf of SQLAlchemy: Python's own modules, ours, an extension, and
 #: generated code, which has no module.
 _HELPERS = {*sys.stdlib_module_names, __name__.partition(".")[0], "flask_sqlalchemy", "None"}
@@ -383,7 +383,9 @@ def _package(frame: FrameType) -> str:
 
 
 def _cleanup_above(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of a finalizer, or of a connection's opening or return, above *frame*.
+    """Return the frame, from *frame* outwards, that must not be interrupted; or None.
+
+    It runs a finalizer, opens a connection, or returns one to its pool.
 
     If the return of a connection to its pool is interrupted, the connection stays open with its
     transaction and its locks. So does a connection that psycopg has opened but not returned yet. A

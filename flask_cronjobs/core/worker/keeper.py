@@ -53,7 +53,7 @@ BEATS_PER_LEASE = 4
 WATCH_SECONDS = 1.0
 #: Seconds between two checks of batches while their runs are running.
 BATCHES_SECONDS = 1.0
-#: Seconds after which a further worker of a pool adds its counts to the row of the minute.
+#: Seconds after which each worker of a pool, except the first, adds its counts to the tick's row.
 COUNT_SECONDS = 60.0
 #: Seconds that the log and the receivers of signals may take for one outcome once all runs have
 #: ended, unless a lease is longer. After that, the worker ends without them.
@@ -98,7 +98,7 @@ class Duty:
     due: float
 
     def fulfil(self) -> None:
-        """Do it."""
+        """Fulfil the duty now, and note when it is due again."""
         self.due = self.do()
 
 
@@ -170,7 +170,10 @@ class Keeper(threading.Thread):
         return self._listener is not None and self._listener.listening
 
     def gives_back(self) -> bool:
-        """Return whether runs must be given back at the end of their step; for any thread."""
+        """Return whether runs must be given back after their current step.
+
+        Any thread may call this.
+        """
         over = not self._options.resident and time.monotonic() >= self._options.until
         return over or self.flag.at is not None or self._runner.context.keeper_died
 
@@ -283,7 +286,7 @@ class Keeper(threading.Thread):
         return decision.wait if self._trouble.since is None else TROUBLE_SECONDS
 
     def _steps(self, decision: Decision) -> Iterator[Callable[[], object]]:
-        """Yield the steps that are due, each once the one before has been taken."""
+        """Yield the steps that are due, each after the one before has been taken."""
         held_runs = self._held_runs
         if (decision.is_long or self.flag.at is not None) and held_runs.waiting:
             self._claimed -= held_runs.release_waiting()  # These were not attempted.
@@ -408,8 +411,8 @@ class Keeper(threading.Thread):
         """Continue in spite of *trouble* until the leases would end, then raise it.
 
         On SQLite, continue while a handler runs. While the handler or another process holds the
-        single lock, no worker can reclaim the run; nor can one in the moment afterwards, in which
-        we renew the leases.
+        single lock, no worker can reclaim the run. Once the lock is free, other workers leave us a
+        moment to renew the leases.
 
         :param began: when the keeper decided to take the step that failed.
         """
@@ -451,7 +454,7 @@ class Keeper(threading.Thread):
         return now + WATCH_SECONDS
 
     def _heed(self, renewal: leases.Renewal) -> None:
-        """Interrupt the handlers whose leases were lost, and those of cancelled runs."""
+        """Interrupt the handlers of runs whose lease was lost or that were cancelled."""
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
@@ -472,7 +475,7 @@ class Keeper(threading.Thread):
         return time.monotonic() + REARM_SECONDS if holds or self._runner.at_work else _NEVER
 
     def _add_counts(self) -> float:
-        """Add the counts of a pool's further workers to the row that the first one has begun."""
+        """Add this worker's counts to the tick's row, which the pool's first worker inserted."""
         counts = self.counts - self._added
         try:
             if counts and ticks.add(self._connection, socket.gethostname(), counts):

@@ -1,6 +1,6 @@
 """A thread that listens for enqueued runs, where the database can notify.
 
-Without it, the keeper still polls for runs, only less promptly.
+Without it, the keeper still finds runs by polling, only later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLICE_SECONDS = 0.5
 CHECK_SECONDS = 30.0
 #: Seconds after which the thread connects again after trouble.
 RECONNECT_SECONDS = 5.0
-#: Seconds that entering the listener waits until it is known whether it can listen.
+#: Seconds for which `Listener.__enter__` waits to learn whether the thread can listen.
 READY_SECONDS = 1.0
 
 

@@ -198,7 +198,7 @@ class RunMonitor:
     def _reason(self, working: Working, now: float) -> BaseException | None:
         """Return why the handler should have ended by now; None if it may still run.
 
-        That is its first interruption, or else its timeout, if the grace has passed since.
+        The reason is its first interruption, or else its timeout, if the grace has passed since.
         """
         error, asked_at = working.asked or (None, float("inf"))
         grace = self._state.settings.shutdown_grace

@@ -110,7 +110,7 @@ def _request_of(error: BaseException) -> RetryLater | Snooze | None:
     except Exception as trouble:
         logger.error(
             "%s does not say when to try again (%s), so the task's retry policy decides. Call "
-            "super().__init__(delay) in it.",
+            "super().__init__(delay) in its __init__.",
             type_name(error),
             error_text(trouble),
         )
@@ -183,7 +183,7 @@ def with_output(outcome: Outcome, run: CurrentRun | None) -> Outcome:
 
 def safe_tail(text: str, limit: int) -> str:
     """Return the last *limit* bytes of *text*, from the start of a line, cleaned as errors are."""
-    longer = text[-2 * limit :]  # So that a credential at the cut is recognized.
+    longer = text[-2 * limit :]  # Otherwise a credential at the cut would not be recognized.
     data = (strip_credentials(clean(without_values(longer)) or "")).encode()
     if len(data) <= limit and len(longer) == len(text):
         return data.decode()

@@ -126,7 +126,7 @@ class OwnSignals:
 def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Generator[None]:
     """Stop the worker at signals in this block if it has its own process, otherwise at Ctrl-C.
 
-    Ctrl-C interrupts a handler, and stops the worker in order if it arrives in our own code. If a
+    Ctrl-C interrupts a handler. If it arrives in our own code, it stops the worker gracefully. If a
     KeyboardInterrupt were raised there, it could leave behind a keeper that renews a claim without
     a handler.
     """

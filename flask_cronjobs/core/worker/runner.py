@@ -83,7 +83,10 @@ class Runner:
         return () if self.loop is None else self.loop.at_work
 
     def interrupt(self, claim: Claim, error: Interruption) -> None:
-        """Interrupt *claim*'s handler with *error*, now or when it begins; for the keeper."""
+        """Interrupt *claim*'s handler with *error*, now or when it begins.
+
+        The keeper calls this.
+        """
         self._interrupter.interrupt(claim, error)
         if self.loop is not None:
             self.loop.deliver()
@@ -122,8 +125,8 @@ class Runner:
             result, warning = self._enter(handler, run, started)
         except BaseException as error:
             seconds = time.monotonic() - started
-            # The outcome is in no local variable: the error refers to this frame, so the variable
-            # would live until the garbage collector runs.
+            # Do not keep the outcome in a local variable: the error refers to this frame, so the
+            # variable would live until the garbage collector runs.
             return with_output(
                 self.context.outcome(run.claim if run else claim, error, seconds), run
             )

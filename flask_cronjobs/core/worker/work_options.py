@@ -54,10 +54,10 @@ class WorkOptions(NamedTuple):
     :ivar resident: whether the worker stays and waits when no run can be claimed.
     :ivar limits: the limits at which it ends and its parent forks another.
     :ivar beside: functions that make the threads beside its runs; in a pool, only the first worker
-        has some.
+        has any.
     :ivar adds_counts: whether it adds its counts to the row of a minute that another has begun.
-    :ivar parent: the id of the process that forked the worker, without which it stops.
-    :ivar started_by: the server that started a resident worker beside it, if one did.
+    :ivar parent: the id of the process that forked the worker. The worker stops if it has ended.
+    :ivar started_by: the server, such as Gunicorn, that started this resident worker, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     :ivar is_watched: whether features are notified of the runs.

@@ -29,7 +29,7 @@ RETRY_SECONDS = 0.5
 
 
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
-    """Claim and run what is due; return how many attempts came to which outcome.
+    """Claim and run what is due; return the number of attempts by outcome.
 
     :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread.
     :raises DatabaseTrouble: the database could not be used any more. Held runs are reclaimed when
