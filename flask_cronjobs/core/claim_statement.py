@@ -199,7 +199,7 @@ def _take(d: Dialect) -> str:
 
 
 def _take_in_one(d: Dialect) -> str:
-    taken = {
+    values = {
         name: f"CASE WHEN chosen.gate IS NULL THEN {value} ELSE job_runs.{name} END"
         for name, value in claimed(d).items()
     }
@@ -207,7 +207,7 @@ def _take_in_one(d: Dialect) -> str:
     , chosen AS MATERIALIZED (
         SELECT id, share, NULL AS gate FROM takes UNION ALL SELECT id, NULL, gate FROM parks
     )
-    UPDATE job_runs SET gate = chosen.gate, concurrency_share = chosen.share, {assigned(taken)}
+    UPDATE job_runs SET gate = chosen.gate, concurrency_share = chosen.share, {assigned(values)}
     FROM chosen WHERE {_same_id(d, "job_runs", "chosen")}
     RETURNING {returned(d)}, CASE WHEN job_runs.status <> 'running' THEN job_runs.id END AS parked,
         NULL AS blocked

@@ -210,11 +210,11 @@ def skip_pause(
     values: dict[str, Any] = {"next_run_at": plan.following, "considered_until": definition.now}
     if resume:
         values["paused_at"] = None
-    as_read, read_values = _as_read(books.dialect, definition)
-    statement, parameters = _update(books.dialect, f"{as_read} AND paused_at IS NOT NULL", values)
+    condition, expected = _as_read(books.dialect, definition)
+    statement, parameters = _update(books.dialect, f"{condition} AND paused_at IS NOT NULL", values)
 
     def move(connection: Connection) -> list[RecordedSlot] | None:
-        if not connection.execute(statement, {**parameters, **read_values}).all():
+        if not connection.execute(statement, {**parameters, **expected}).all():
             return None
         return insert_slots(connection, books.dialect, {definition.id: plan.slots})
 
@@ -234,9 +234,9 @@ def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> 
 
 def assign(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
     """Set *values*; return False if the watermark has moved since the definition was read."""
-    as_read, read_values = _as_read(books.dialect, definition)
-    statement, parameters = _update(books.dialect, as_read, values)
-    return bool(books.rows(statement, {**parameters, **read_values}))
+    condition, expected = _as_read(books.dialect, definition)
+    statement, parameters = _update(books.dialect, condition, values)
+    return bool(books.rows(statement, {**parameters, **expected}))
 
 
 def _update(

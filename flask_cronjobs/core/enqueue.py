@@ -40,8 +40,8 @@ def batch_of(state: State, session: Session) -> int | None:
 
     :raises BatchClosed: no run can join it any more.
     """
-    member = joined.get()
-    return None if member is None else member(state, session)
+    join = joined.get()
+    return None if join is None else join(state, session)
 
 
 def enqueue_one(

@@ -57,11 +57,11 @@ Held: TypeAlias = Claim | Outcome
 def renew(books: Bookkeeping, claims: Collection[Claim], lease: float) -> Renewal:
     """Extend the leases of *claims* to *lease* seconds from now."""
     parameters = {"held": as_held(claims), "lease": lease}
-    renewed = _renewal(books.rows(_renew(books.dialect), parameters))
-    if still_held(books, claims, renewed.held):
-        watched = watch(books, claims)
-        renewed = watched._replace(blocked=watched.held - renewed.held)
-    return renewed
+    renewal = _renewal(books.rows(_renew(books.dialect), parameters))
+    if still_held(books, claims, renewal.held):
+        current = watch(books, claims)
+        renewal = current._replace(blocked=current.held - renewal.held)
+    return renewal
 
 
 def watch(books: Bookkeeping, claims: Iterable[Held]) -> Renewal:

@@ -48,13 +48,13 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
 
 def end_spent(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
     """End waiting runs without an attempt left; return their outcomes."""
-    ended: list[Outcome] = []
+    spent: list[Outcome] = []
     while outcomes := leases.end_spent(books):
         for outcome in outcomes:
             announce(state.app, outcome, recorded=True)
             notify(news, "outcome", run_news(outcome))
-        ended += outcomes
-    return ended
+        spent += outcomes
+    return spent
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:
@@ -72,12 +72,12 @@ def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
     write lock for longer than a lease. So wait until the lock is free, and then for a moment in
     which those workers renew their leases.
     """
-    before = leases.look_for_expired(books)
-    if not (before and books.dialect.one_writer):
-        return before
+    expired = leases.look_for_expired(books)
+    if not (expired and books.dialect.one_writer):
+        return expired
     books.transaction(lambda connection: None)  # This waits for the lock.
     time.sleep(renewal_window(state.settings.lease))
-    identities = {claim.identity for claim in before}
+    identities = {claim.identity for claim in expired}
     return [claim for claim in leases.look_for_expired(books) if claim.identity in identities]
 
 

@@ -93,13 +93,13 @@ def sync_definitions(
         definitions.declare(books, with_slots, "code", app)
     if undeclared:
         definitions.mark_undeclared(books, list(state.registry.declarations), app)
-    marked = [
+    ids = [
         row.id
         for row in rows
         if row.origin == "code" and (row.undeclared_since is not None or row.app is None)
     ]
-    if marked:
-        definitions.mark_declared(books, marked[:DEFINITIONS_READ], app)
+    if ids:
+        definitions.mark_declared(books, ids[:DEFINITIONS_READ], app)
 
 
 def find_or_record(state: State, books: Bookkeeping, name: str) -> DefinitionRow | None:

@@ -243,7 +243,7 @@ class WorkerClaims:
         try:
             if self.unanswered.must_check:
                 self.unanswered.give_back()
-            sent_before = [old for old in outcomes if old.identity in self._unconfirmed]
+            sent_before = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
             if wanted > 0 and not sent_before:
                 if self.starts:
                     self.open_starts(not outcomes, tasks)
@@ -251,16 +251,16 @@ class WorkerClaims:
                 if looks and not look_at_queue(self._books):
                     return Answer(exhausted=not (openings.has_keys and openings.mend()))
                 request = self._request_for(wanted, idle, tasks, side_by_side)
-            before, unsent = None, outcomes
+            first_answer, unsent = None, outcomes
             d = self._books.dialect
             if request and not d.one_writer and openings.keyed.intersection(map(_ID, outcomes)):
                 # Commit the outcomes first, so that the claim can take the runs that they open.
-                before, unsent = self._send(outcomes, None), ()
+                first_answer, unsent = self._send(outcomes, None), ()
             answer = self._send(unsent, request)
             if sent_before:
                 answer = self._confirm(sent_before, answer)
-            if before is not None:
-                answer = answer.plus(before)
+            if first_answer is not None:
+                answer = answer.plus(first_answer)
             if answer.exhausted and openings.has_keys and openings.mend():
                 answer = answer._replace(exhausted=False)
         except DatabaseTrouble:
@@ -306,10 +306,10 @@ class WorkerClaims:
 
         :raises DatabaseTrouble: it is unknown what was recorded and claimed.
         """
-        written = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
-        others, holding = [outcome for outcome in outcomes if not outcome.finalized], Answer()
+        finalized_ids = frozenset(outcome.id for outcome in outcomes if outcome.finalized)
+        others, hold_answer = [outcome for outcome in outcomes if not outcome.finalized], Answer()
         if self.starts:
-            others, holding = self._record_holding(others)
+            others, hold_answer = self._record_holding(others)
         opens = set(self.openings.unopened) if request is not None else set[int]()
         if request is not None and self._books.dialect.one_writer:
             # Open in the same transaction, since there is only one writer.
@@ -318,7 +318,7 @@ class WorkerClaims:
             failpoints.reach("before-open")
         answer = record_and_claim(self._books, others, request, repeat=False, opens=opens)
         if self.starts:
-            answer = answer.plus(holding)
+            answer = answer.plus(hold_answer)
         self.openings.note(outcomes, answer, opens)
         startable = self._spend(answer.claims) if self.starts else answer.claims
         # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim that
@@ -330,7 +330,7 @@ class WorkerClaims:
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.blocked
             self._beyond = BEYOND_RUNS if in_vain and self._got_less else 0
-        recorded = answer.recorded | written
+        recorded = answer.recorded | finalized_ids
         return answer._replace(recorded=recorded, claims=startable, exhausted=exhausted)
 
     def _record_holding(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Answer]:
@@ -338,8 +338,8 @@ class WorkerClaims:
         answer = Answer()
         for limit in self.starts:
             answer = answer.plus(limit.record_holding(outcomes))
-            tried = answer.recorded | answer.unrecorded
-            outcomes = [outcome for outcome in outcomes if outcome.id not in tried]
+            sent_ids = answer.recorded | answer.unrecorded
+            outcomes = [outcome for outcome in outcomes if outcome.id not in sent_ids]
         return outcomes, answer
 
     def _spend(self, claims: tuple[Claim, ...]) -> tuple[Claim, ...]:
@@ -350,9 +350,9 @@ class WorkerClaims:
         too_early: list[Claim] = []
         for limit in self.starts:
             too_early += limit.spend([claim for claim in claims if claim not in too_early])
-        back = record_and_claim(self._books, [released(claim) for claim in too_early], None)
-        self.openings.note(too_early, back)
-        if back.unrecorded:
+        answer = record_and_claim(self._books, [released(claim) for claim in too_early], None)
+        self.openings.note(too_early, answer)
+        if answer.unrecorded:
             raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
         return tuple(claim for claim in claims if claim not in too_early)
 

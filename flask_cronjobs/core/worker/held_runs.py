@@ -203,15 +203,15 @@ class HeldRuns:
         with suppress(Empty):
             # On Python 3.10, get(timeout=0.0) may wait forever: the remaining timeout is negative
             # by then, which means no timeout.
-            item = self.mailbox.get(block=pause > 0, timeout=pause)
+            message = self.mailbox.get(block=pause > 0, timeout=pause)
             while True:
-                if isinstance(item, Outcome):
-                    self.outcomes.append(item)
-                elif item is None:
+                if isinstance(message, Outcome):
+                    self.outcomes.append(message)
+                elif message is None:
                     self.woken = True
                 else:
-                    self.requests.append(item)
-                item = self.mailbox.get_nowait()
+                    self.requests.append(message)
+                message = self.mailbox.get_nowait()
         return self.outcomes[start:]
 
     def add(self, claims: Sequence[Claim], sent: float) -> None:

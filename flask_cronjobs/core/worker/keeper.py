@@ -215,13 +215,13 @@ class Keeper(threading.Thread):
 
     def _collect(self, wait: float) -> None:
         """Wait for a message, and take all that came."""
-        left = self._runner.left
+        has_left = self._runner.left
         outcomes = self._held_runs.collect(wait)
         if outcomes:  # Their durations decide how many runs the next claim takes.
             self._admission.note(outcomes)
         if self._held_runs.outdated:
             self._drop_outdated()
-        if left:
+        if has_left:
             self._held_runs.release_all()
         if self._held_runs.woken:
             self._pace.note_wake()
@@ -237,8 +237,8 @@ class Keeper(threading.Thread):
         wanted = NOTHING
         if not (closed or behind or (pace.exhausted and now < pace.look_at)):
             wanted = self._admission.wanted(held_runs, idle, is_long)
-            if wanted.limit > (left := self._max_runs - self._claimed):
-                wanted = wanted._replace(limit=int(left))
+            if wanted.limit > (remaining := self._max_runs - self._claimed):
+                wanted = wanted._replace(limit=int(remaining))
         holds = bool(held_runs.claims or held_runs.outcomes)
         if outcomes:
             wait = 0.0
@@ -338,8 +338,8 @@ class Keeper(threading.Thread):
     def _write_reports(self) -> None:
         """Write the last progress that handlers reported."""
         at_work, requests, now = self._runner.at_work, self._held_runs.requests, time.monotonic()
-        long = [working.run for working in at_work if now - working.since > LONG_SECONDS]
-        for run in (*long, *(request.run for request in requests)):
+        long_runs = [working.run for working in at_work if now - working.since > LONG_SECONDS]
+        for run in (*long_runs, *(request.run for request in requests)):
             run.write_progress(partial(leases.progress, self._connection))
         if any(request.heartbeat for request in requests):
             self._renew_duty.due = _NOW
@@ -418,11 +418,11 @@ class Keeper(threading.Thread):
         """
         self._give_back_duty.due = _NOW
         too_long = self._trouble.seconds > self._settings.lease
-        alone = self._connection.dialect.one_writer and bool(self._runner.at_work)
-        if not trouble.transient or (too_long and not alone):
+        is_protected = self._connection.dialect.one_writer and bool(self._runner.at_work)
+        if not trouble.transient or (too_long and not is_protected):
             raise trouble
         locked = is_locked(trouble)
-        if alone and locked:
+        if is_protected and locked:
             self._held_runs.prolong(began)
         self._trouble.say("Trying again. %s", trouble, after=LOGGED_LOCK_SECONDS if locked else 0.0)
 

@@ -53,13 +53,13 @@ def success(
     )
 
 
-def failure(state: State, attempt: Claim, error: BaseException, seconds: float) -> Outcome:
-    """Return the outcome of an *attempt* that ended with *error* after *seconds*.
+def failure(state: State, claim: Claim, error: BaseException, seconds: float) -> Outcome:
+    """Return the outcome of *claim*'s attempt, which ended with *error* after *seconds*.
 
     If this process does not know the task, the default retry policy applies.
     """
     outcome = _outcome(
-        attempt, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
+        claim, "failed", error=error_text(error), error_type=type_name(error), seconds=seconds
     )
     if isinstance(error, Suspended) and error.delay:
         return outcome._replace(kind="snoozed", delay=error.delay)
@@ -70,21 +70,21 @@ def failure(state: State, attempt: Claim, error: BaseException, seconds: float) 
     request = _request_of(error)
     if isinstance(request, Snooze):
         return outcome._replace(kind="snoozed", delay=request.delay, until=request.until)
-    delay = request.delay if request is not None else _delay(state, attempt, error)
-    if request is not None and request.rate and _has_rate(state, attempt):
+    delay = request.delay if request is not None else _delay(state, claim, error)
+    if request is not None and request.rate and _has_rate(state, claim):
         outcome = outcome._replace(holds_rate=True, delay=request.delay)
     outcome = _with_exception(outcome, error)
-    if delay is None or attempt.attempt >= attempt.max_attempts:
+    if delay is None or claim.attempt >= claim.max_attempts:
         return outcome._replace(kind="dead")
     return outcome._replace(delay=delay)
 
 
-def released(attempt: Claim, begun: bool = False) -> Outcome:
+def released(claim: Claim, begun: bool = False) -> Outcome:
     """Return the outcome that gives a run back without counting its attempt.
 
     :param begun: whether its handler may have begun.
     """
-    return _outcome(attempt, "released", unbegun=not begun)
+    return _outcome(claim, "released", unbegun=not begun)
 
 
 def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:
@@ -117,14 +117,14 @@ def _request_of(error: BaseException) -> RetryLater | Snooze | None:
     return None
 
 
-def _has_rate(state: State, attempt: Claim) -> bool:
+def _has_rate(state: State, claim: Claim) -> bool:
     """Return whether the task has a rate, so that its key can be held back."""
-    if attempt.job_type in state.registry.rates:
+    if claim.job_type in state.registry.rates:
         return True
     logger.error(
         "task %s: RetryLater(rate=True) was raised, but the task has no rate, so only this run "
         "waits. Declare it with rate=…, or leave rate=True out.",
-        attempt.job_type,
+        claim.job_type,
     )
     return False
 
@@ -155,18 +155,18 @@ def _is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__")).startswith(_PACKAGE)
 
 
-def _delay(state: State, attempt: Claim, error: BaseException) -> float | None:
-    task = state.registry.tasks.get(attempt.job_type)
+def _delay(state: State, claim: Claim, error: BaseException) -> float | None:
+    task = state.registry.tasks.get(claim.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, WorkerLost):
         # The handler did not raise it, so the policy is not asked whether to retry.
         plain = policy if isinstance(policy, Retry) else Retry()
         policy = replace(plain, on=BaseException, not_on=())
-    number = max(1, attempt.attempt - attempt.forgiven)
+    number = max(1, claim.attempt - claim.forgiven)
     try:
         return policy.delay(number, error)
     except Exception:
-        logger.exception("task %s: its retry policy raised; the default is used", attempt.job_type)
+        logger.exception("task %s: its retry policy raised; the default is used", claim.job_type)
         return Retry().delay(number, error)
 
 

@@ -190,11 +190,11 @@ def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
     numbers = (signal.SIGTERM, signal.SIGINT)
     previous = {number: own.set(number, stop) for number in numbers}
 
-    def stop_in_order(_number: int, _frame: FrameType | None) -> None:
+    def stop_gracefully(_number: int, _frame: FrameType | None) -> None:
         flag.stop()
 
     for number in {STOP_FROM_PARENT, *HANG_UP} - previous.keys():
-        previous[number] = own.set(number, stop_in_order)
+        previous[number] = own.set(number, stop_gracefully)
     if hasattr(signal, "pthread_sigmask"):
         # The parent has blocked them until they can be handled.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

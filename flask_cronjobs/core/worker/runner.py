@@ -154,15 +154,15 @@ class Runner:
     def _call(self, handler: Prepared, working: Working) -> JSON:
         context, db = self._app.app_context(), self._state.db
         value: JSON = None
-        ended = False
+        has_returned = False
         try:
             with context:
                 value = self._armed(handler, working)
-                ended = True
+                has_returned = True
         except BaseException as error:
             db.close_session(context)
             # An atomic handler has committed already, whatever the teardown raises.
-            if not (ended and handler.atomic):
+            if not (has_returned and handler.atomic):
                 raise
             if not self.context.note_interrupt(error):
                 logger.exception("%s: a teardown raised", working.claim)
