@@ -28,8 +28,8 @@ from .uncommitted import note_enqueued
 ASK_SECONDS = 5.0
 
 
-#: A function that is set inside the block of a batch. It returns the id of the batch, which a new
-#: run joins, or None if the run belongs to another app.
+#: A function that is set inside the block of a batch. It returns the id of the batch that a
+#: new run joins, or None if the run belongs to another app.
 joined: ContextVar[Callable[[State, Session], int | None] | None] = ContextVar(
     "flask_cronjobs.joined", default=None
 )
@@ -207,8 +207,8 @@ def explaining_missing_tables(state: State) -> Generator[None, None, None]:
     try:
         yield
     except DBAPIError as error:
-        # All other errors are raised unchanged. They may be about the app's own tables, whose new
-        # rows are flushed in this block.
+        # An error about the app's own tables, whose new rows may be flushed in this block, is
+        # raised unchanged.
         is_ours = any(name in (error.statement or "") for name in JobRun.metadata.tables)
         if is_ours and remedy_for(error) == "create tables":
             raise explain(error, state.engine) from error

@@ -92,7 +92,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             )
             counts += run_workers(state, number_of_workers(state, options), work_options)
             # Workers have ended the batches whose runs they held. Other batches that were open when
-            # the tick began may end by now, for example because a handler has closed them.
+            # the tick began may be ready to end, for example because a handler has closed them.
             features.minute(books, opened.row)
         counts["pruned"] = prune_sometimes(state, books, opened.row)
         report = finish_tick(books, opened, counts)

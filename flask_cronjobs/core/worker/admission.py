@@ -91,8 +91,8 @@ class Prefetch:
 
         Unless the same statement records outcomes, nothing is claimed until half of the runs that
         were claimed ahead have begun, so that each claim is worth its statement. Nothing is claimed
-        behind a long run, or behind a first run of unknown length: another worker can take those
-        runs.
+        behind a long run, or behind a first run of unknown length: another worker can take the
+        next runs.
         """
         if busy:
             return NOTHING

@@ -81,7 +81,8 @@ class UnansweredClaims:
             complete = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            self.must_check = not all(complete)  # If one is not, a row with its token is blocked.
+            # If one is not complete, a row with its token is blocked.
+            self.must_check = not all(complete)
 
 
 class Openings:
@@ -274,7 +275,7 @@ class WorkerClaims:
         return answer
 
     def open_starts(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Make the due runs claimable that may begin now; see `features.Starts.open`."""
+        """Let due runs that may begin now be claimed; see `features.Starts.open`."""
         for limit in self.starts:
             limit.open(promptly, tasks)
         self.next_start = min((limit.next_at for limit in self.starts), default=float("inf"))

@@ -138,7 +138,7 @@ class RunnerContext:
         return outcome
 
     def note_interrupt(self, error: BaseException) -> bool:
-        """Return whether *error* comes from the keyboard. Then nothing more is begun."""
+        """Return whether *error* comes from the keyboard. If so, no more runs are begun."""
         # If the worker handles SIGINT itself, the code of the task raised this KeyboardInterrupt.
         if not (isinstance(error, KeyboardInterrupt) and self.keyboard):
             return False

@@ -55,7 +55,7 @@ class WorkOptions(NamedTuple):
     :ivar limits: the limits at which it ends and its parent forks another.
     :ivar beside: functions that make the threads beside its runs; in a pool, only the first worker
         has any.
-    :ivar adds_counts: whether it adds its counts to the row of a minute that another has begun.
+    :ivar adds_counts: whether it adds its counts to the tick's row, which another worker inserted.
     :ivar parent: the id of the process that forked the worker. The worker stops if it has ended.
     :ivar started_by: the server, such as Gunicorn, that started this resident worker, if one did.
     :ivar may_kill: whether the worker may end its process when a handler does not end.
