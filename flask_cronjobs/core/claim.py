@@ -159,8 +159,8 @@ def record_and_claim(
         if not unrecorded:
             break
         time.sleep(pause)
-        blocked = [outcome for outcome in outcomes if outcome.id in unrecorded]
-        answer = answer.plus(_send(books, blocked, None, repeat))
+        blocked_outcomes = [outcome for outcome in outcomes if outcome.id in unrecorded]
+        answer = answer.plus(_send(books, blocked_outcomes, None, repeat))
         unrecorded = still_held(books, outcomes, answer.recorded)
     return answer._replace(unrecorded=frozenset(unrecorded)) if unrecorded else answer
 

@@ -35,7 +35,7 @@ class Renewal(NamedTuple):
 
 
 #: Seconds to wait on SQLite, once the write lock is free, before runs are reclaimed, so that living
-#: workers can renew their leases. The next try of their keepers begins and ends in less time.
+#: workers can renew their leases. Within this time, each keeper begins and ends another try.
 RENEWAL_SECONDS = 3.0
 #: The largest number of runs that are reclaimed, or ended because no attempt is left, at a time.
 TAKEN_AT_ONCE = 200

@@ -262,8 +262,8 @@ def forget_failures(books: Bookkeeping, outcomes: Iterable[Outcome]) -> None:
     """
     for outcome in outcomes:
         if outcome.attempt > FAILURES_KEPT and outcome.kind in FAILED_KINDS:
-            oldest = {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT}
-            books.rows(delete_failures(books.dialect), oldest)
+            parameters = {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT}
+            books.rows(delete_failures(books.dialect), parameters)
 
 
 def delete_failures(d: Dialect) -> TextClause:
@@ -284,8 +284,8 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
     """
     if outcome.attempt > FAILURES_KEPT:
         old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"
-        forget = text(f"DELETE FROM job_outputs WHERE {books.dialect.any_of('id', old)}")
-        books.rows(forget, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
+        delete = text(f"DELETE FROM job_outputs WHERE {books.dialect.any_of('id', old)}")
+        books.rows(delete, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
     names = ("id", "attempt", "token", "output")
     books.rows(_write_output(books.dialect), {name: getattr(outcome, name) for name in names})
 

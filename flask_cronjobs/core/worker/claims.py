@@ -109,9 +109,9 @@ class Openings:
         """
         self.unopened.difference_update(opened)
         if self.keyed:
-            ended = {outcome.id for outcome in outcomes if outcome.id not in answer.unrecorded}
-            self.unopened |= (ended & self.keyed).difference(opened)
-            self.keyed -= ended
+            ids = {outcome.id for outcome in outcomes if outcome.id not in answer.unrecorded}
+            self.unopened |= (ids & self.keyed).difference(opened)
+            self.keyed -= ids
         if answer.parked:
             self.unopened |= answer.parked
         self.keyed |= {claim.id for claim in answer.claims if claim.concurrency_key is not None}

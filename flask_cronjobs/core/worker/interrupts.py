@@ -54,8 +54,8 @@ from .process_signals import OwnSignals
 
 #: Seconds between two signals of the timer, which repeats its signal until one is handled.
 REPEAT_SECONDS = 0.25
-#: Seconds until an interruption is retried that arrived inside a finalizer, where Python ignores
-#: exceptions.
+#: Seconds after which an interruption is retried if it arrived inside a finalizer, where Python
+#: ignores exceptions.
 RAISE_AGAIN_SECONDS = 0.005
 #: Seconds below which a handler is short. The timer is left running after a short handler, since
 #: the next handler may use it.
@@ -199,7 +199,7 @@ class HandlerInterrupter:
 
     @contextmanager
     def finding_async(self, find: Find) -> Generator[None]:
-        """Interrupt the async handlers that *find* returns, as long as the block runs."""
+        """Interrupt the async handlers that *find* returns, while the block runs."""
         if not self.enabled:
             yield
             return
@@ -272,7 +272,7 @@ class HandlerInterrupter:
             signal.pthread_kill(self._thread, signal.SIGALRM)
 
     def repeat(self) -> None:
-        """Send the signal once more if a requested interruption was not raised yet."""
+        """Send the signal once more if a requested interruption has not been raised yet."""
         armed = self._armed
         if self.enabled and armed is not None and armed.claim.identity in self.requested:
             signal.pthread_kill(self._thread, signal.SIGALRM)

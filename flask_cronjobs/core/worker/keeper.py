@@ -447,9 +447,9 @@ class Keeper(threading.Thread):
     def _watch(self) -> float:
         """If a run is long, check leases and cancels; return when to do so again."""
         now, claims = time.monotonic(), self._held_runs.claims
-        began = min((working.since for working in self._runner.at_work), default=now)
-        if not claims or now - began < WATCH_SECONDS:
-            return began + WATCH_SECONDS
+        earliest = min((working.since for working in self._runner.at_work), default=now)
+        if not claims or now - earliest < WATCH_SECONDS:
+            return earliest + WATCH_SECONDS
         self._heed(leases.watch(self._connection, claims.values()))
         return now + WATCH_SECONDS
 

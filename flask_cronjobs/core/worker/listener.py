@@ -64,10 +64,10 @@ class Listener:
     def _listen(self, notifications: Notifications) -> None:
         self.listening = True
         self._ready.set()
-        checked = time.monotonic()
+        checked_at = time.monotonic()
         while not self._stopped.is_set():
             if notifications.wait(SLICE_SECONDS):
                 self._wake()
-            if time.monotonic() - checked > CHECK_SECONDS:
+            if time.monotonic() - checked_at > CHECK_SECONDS:
                 notifications.check()
-                checked = time.monotonic()
+                checked_at = time.monotonic()

@@ -27,7 +27,7 @@ from ..app_state import State
 from ..current import CurrentRun
 from ..tasks.retry import Retry
 
-#: The error type of a run that succeeded, but left work in its session.
+#: The error type of a run that succeeded, but left uncommitted work in its session.
 UNCOMMITTED = "UncommittedWork"
 _PACKAGE = __name__.partition(".")[0] + "."
 
