@@ -60,7 +60,7 @@ def end_spent(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
 def _outcome(state: State, expired: Claim) -> Outcome:
     if handed_to(expired.token) is not None:  # It has not begun, and is handed over again.
         return released(expired)._replace(reclaimed=True)
-    # Make a new one for each run, since Sentry reports the same exception only once.
+    # Make a new exception for each run, since Sentry reports the same exception only once.
     error = WorkerLost(and_gevent("worker lost: the lease ran out before an outcome was recorded"))
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 

@@ -25,8 +25,8 @@ from .worker.process_signals import keyboard_deferred
 if TYPE_CHECKING:
     from .worker.work_options import WorkOptions
 
-#: Of this many ticks, counted over all hosts, one prunes. It is a prime, so that each of several apps
-#: on one database gets its turn even if their ticks alternate.
+#: Of this many ticks, counted over all hosts, one prunes. The number is a prime, so that each of
+#: several apps on one database gets its turn even if their ticks alternate.
 PRUNE_EVERY = 19
 #: Approximate seconds for which a tick prunes.
 PRUNE_SECONDS = 9.0

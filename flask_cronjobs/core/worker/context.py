@@ -32,8 +32,9 @@ from .outcomes import failure
 if TYPE_CHECKING:
     from .monitor import Watchdog
 
-#: Seconds for which a worker relies on its last query of which claims come first in their strict
-#: orders. One query serves many runs, since a query takes longer than a short run.
+#: A worker asks the database which of its claims come first in their strict orders, and relies on
+#: the answer for this many seconds. One query serves many runs, since it takes longer than a short
+#: run.
 ORDER_CHECK_SECONDS = 0.01
 
 

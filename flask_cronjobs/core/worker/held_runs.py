@@ -24,9 +24,9 @@ _LONG_AGO = float("-inf")
 class Leases:
     """The end of each held claim's lease, by `time.monotonic`.
 
-    A lease is counted from before its statement was sent, so it never ends later here than in the
-    database. So a worker whose connection hangs, or that was frozen, knows when another worker may
-    hold the run: no handler begins or continues after the end of its lease.
+    A lease is counted from the time at which its statement was sent, so it never ends later here
+    than in the database. So even a worker that was frozen, or whose connection hangs, knows when
+    another worker may hold the run: no handler begins or continues after the end of its lease.
 
     The keeper writes the ends when it claims and renews. The runner's thread reads them before a
     handler begins, and when it sets the timer that interrupts the handler.

@@ -49,7 +49,7 @@ class Watchdog:
 
     :param lease: the length of a lease, in seconds.
     :param enabled: whether this process may be ended.
-    :ivar is_shortened: whether the timer was started for less than its length.
+    :ivar is_shortened: whether the timer was started for less than its whole length.
     """
 
     def __init__(self, lease: float, enabled: bool) -> None:

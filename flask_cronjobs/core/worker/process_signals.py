@@ -124,7 +124,7 @@ class OwnSignals:
 
 @contextmanager
 def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Generator[None]:
-    """Stop the worker at signals in this block if it has its own process, otherwise at Ctrl-C.
+    """In this block, stop the worker at signals if it has its own process, otherwise at Ctrl-C.
 
     Ctrl-C interrupts a handler. If it arrives in our own code, it stops the worker gracefully. If a
     KeyboardInterrupt were raised there, it could leave behind a keeper that renews a claim without
@@ -143,7 +143,7 @@ def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Gener
 
 @contextmanager
 def keyboard_deferred() -> Generator[None]:
-    """Hold Ctrl-C back for a write of ours outside of workers, and raise it at the end.
+    """Hold back Ctrl-C during a write of ours outside of workers, and raise it at the end.
 
     Raised while a connection is opened, a KeyboardInterrupt would leave it open.
     """
