@@ -111,5 +111,5 @@ def returned(d: Dialect) -> str:
 
 
 def most_attempts(most: object, attempts: object) -> int:
-    """Return *most*, the value of ``max_attempts``; if SQLite returned no number, *attempts*."""
+    """Return *most*, the value of ``max_attempts``, or *attempts* if SQLite returned no number."""
     return most if isinstance(most, int) else int(str(attempts))

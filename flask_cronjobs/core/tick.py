@@ -182,7 +182,7 @@ def prune_sometimes(
 
     One tick in `PRUNE_EVERY` prunes. So does the first tick of each hour, since ticks may be rare,
     and any tick if the latest ones have pruned so many runs that more may be left.
-    A tick that prunes also mends; see `features.mend`.
+    A tick that prunes also mends what features have left behind; see `features.mend`.
 
     :param stopped: returns whether to stop after the current round.
     """

@@ -174,8 +174,8 @@ def add(books: Bookkeeping, host: str, counts: Mapping[str, int]) -> bool:
 
     A locked row is skipped, since heartbeats cannot wait.
 
-    :raises DatabaseTrouble: it failed, or its result is unknown. Then it is not tried again, since
-        the counts would be added twice.
+    :raises DatabaseTrouble: the UPDATE failed, or its result is unknown. It is not tried again,
+        since the counts could then be added twice.
     """
     latest = """
         SELECT id FROM job_ticks WHERE host = :host AND resident

@@ -109,7 +109,7 @@ class Keeper(threading.Thread):
     copy `counts`.
 
     :param listener: tells whether NOTIFY wakes it.
-    :ivar counts: how many attempts came to which outcome.
+    :ivar counts: the number of attempts by outcome.
     :ivar flag: tells whether it must stop.
     :ivar limit: the limit at which it ended without being stopped; see `Limits`.
     """
@@ -481,7 +481,7 @@ class Keeper(threading.Thread):
             if counts and ticks.add(self._connection, socket.gethostname(), counts):
                 self._added += counts
         except DatabaseTrouble as trouble:
-            if trouble.unknown:  # Rather count too few than count twice.
+            if trouble.unknown:  # Missing counts are better than counts that are added twice.
                 self._added += counts
             logger.warning("The counts of this minute are incomplete. %s", trouble)
         return time.monotonic() + COUNT_SECONDS
