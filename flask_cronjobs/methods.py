@@ -308,11 +308,13 @@ class OperatorMethods:
         from .task import Task
 
         state = _writable()
-        handler = task if isinstance(task, Task) else state.registry.get(name_of(task))
-        declared = declaration(handler, schedule, name, payload, timezone, catchup, overlap, ping)
+        declared_task = task if isinstance(task, Task) else state.registry.get(name_of(task))
+        definition = declaration(
+            declared_task, schedule, name, payload, timezone, catchup, overlap, ping
+        )
         from .insights.schedule_actions import add_definition
 
-        return add_definition(state, declared.spec(state.settings))
+        return add_definition(state, definition.spec(state.settings))
 
     def remove_definition(self, name: str) -> bool:
         """Remove a definition that `add_definition` made, or that no code declares any more.

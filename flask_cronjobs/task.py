@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from .config import in_seconds
 from .core.app_state import state_of
 from .core.tasks.arguments import Upgrade
-from .core.tasks.handler import Handler
+from .core.tasks.declared_task import DeclaredTask
 from .core.tasks.options import SCHEDULE_OPTIONS, EnqueueOptions, TaskOptions
 from .core.tasks.registry import Registry, declaration
 from .core.tasks.validation import answering, check_upgrade, written_instead
@@ -28,7 +28,7 @@ R = TypeVar("R")
 U = TypeVar("U", bound=Upgrade)
 
 
-class Task(Handler, Generic[P, R]):
+class Task(DeclaredTask, Generic[P, R]):
     """A handler that can be enqueued and scheduled. Calling it calls the function.
 
     `CronJobs.task` makes it. It keeps the handler's signature for type checkers.

@@ -92,7 +92,7 @@ def no_definitions() -> str:
 
 def _unscheduled() -> Iterator[str]:
     jobs = state_of().registry
-    scheduled = {declared.handler.name for declared in jobs.declarations.values()}
+    scheduled = {declaration.task.name for declaration in jobs.declarations.values()}
     names = sorted(jobs.tasks.keys() - scheduled)
     if names:
         yield f"Tasks without a schedule in the code: {printable(', '.join(names))}"

@@ -20,7 +20,7 @@ from .app_state import State
 from .insert import insert_or_find, writing_connection
 from .insert_many import INSERTED_AT_ONCE, Holder, delete_runs, insert_runs
 from .new_run import NewRun, new_run
-from .tasks.handler import Handler
+from .tasks.declared_task import DeclaredTask
 from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions
 from .uncommitted import note_enqueued
 
@@ -45,7 +45,7 @@ def batch_of(state: State, session: Session) -> int | None:
 
 
 def enqueue_one(
-    state: State, task: Handler, payload: Mapping[str, object], options: EnqueueOptions
+    state: State, task: DeclaredTask, payload: Mapping[str, object], options: EnqueueOptions
 ) -> JobRun:
     """Insert one run in ``db.session``; see `Task.enqueue`."""
     row = new_run(task, payload, options, state.settings)
@@ -71,7 +71,7 @@ def enqueue_one(
 
 def enqueue_rows(
     state: State,
-    task: Handler,
+    task: DeclaredTask,
     payloads: Iterable[Mapping[str, object]],
     options: EnqueueOptions,
 ) -> RunIds:
@@ -123,7 +123,7 @@ def _committing(session: Session) -> Generator[None, None, None]:
 
 def _rows(
     state: State,
-    task: Handler,
+    task: DeclaredTask,
     payloads: Iterable[Mapping[str, object]],
     options: EnqueueOptions,
 ) -> Iterator[NewRun]:
@@ -149,7 +149,7 @@ def _refuse_about_key(options: EnqueueOptions) -> None:
         )
 
 
-def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds) -> None:
+def _insert_all(state: State, task: DeclaredTask, rows: Iterator[NewRun], ids: RunIds) -> None:
     """Insert *rows*, and add their ids to *ids*."""
     session = state.db.session()
     # Runs with keys must be inserted in the order of their keys, so all of them are in one chunk.
@@ -166,7 +166,7 @@ def _insert_all(state: State, task: Handler, rows: Iterator[NewRun], ids: RunIds
                 _check_holder(result.holder, task, f"payloads[{index}]: ")
 
 
-def _check_holder(run: Holder | JobRun, task: Handler, prefix: str = "") -> None:
+def _check_holder(run: Holder | JobRun, task: DeclaredTask, prefix: str = "") -> None:
     """Refuse a key that a run of another task holds.
 
     The message does not contain the key, since the key may contain values that must be hidden.

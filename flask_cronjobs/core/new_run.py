@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from ..config import Settings
-from .tasks.handler import Handler
+from .tasks.declared_task import DeclaredTask
 from .tasks.options import AS_THE_TASK_SAYS, EnqueueOptions, RunPolicy
 from .tasks.payload import payload_text
 
@@ -54,7 +54,7 @@ OF_PAYLOAD = ("payload", "concurrency_key", "concurrency_limit", "rate_key", "la
 
 
 def new_run(
-    task: Handler,
+    task: DeclaredTask,
     payload: Mapping[str, object],
     options: EnqueueOptions,
     settings: Settings,
@@ -83,7 +83,7 @@ def new_run(
     return NewRun(**values)
 
 
-def _policy(task: Handler, settings: Settings) -> dict[str, object]:
+def _policy(task: DeclaredTask, settings: Settings) -> dict[str, object]:
     """Return the values that all runs of *task* share unless a call overrides them."""
     policy = task.policies[settings.max_attempts] = {
         "job_type": task.name,

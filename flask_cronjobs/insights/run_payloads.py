@@ -16,7 +16,7 @@ from ..core.app_state import State
 from ..core.columns import due_sql, insert_into_runs, parameter
 from ..core.insert import parameters_of
 from ..core.new_run import COLUMNS, NewRun, new_run
-from ..core.tasks.handler import Handler
+from ..core.tasks.declared_task import DeclaredTask
 from ..core.tasks.options import AS_THE_TASK_SAYS, is_id
 from ..core.tasks.payload import check_keys
 from ..db.connection import Bookkeeping, together
@@ -70,9 +70,9 @@ def run_again(
     """
     with state.bookkeeping() as books:
         run = _stored(books, run_id)
-        handler, arguments = _handler(state, run), payload
+        task, arguments = _declared_task(state, run), payload
         if arguments is None:
-            arguments = handler.current(_as_mapping(run), state.settings.redact)
+            arguments = task.current(_as_mapping(run), state.settings.redact)
         new = _like(state, run, arguments)
         new.queue, new.priority = run.queue, run.priority
         new_id, _ = queue_new(books, new, Operation("ran again", f"run {run_id}", actor))
@@ -100,10 +100,10 @@ def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
     It keeps the concurrency key and limit of *run*, unless its task gives it a key. If it has a
     definition, it keeps the limit even then.
     """
-    handler = _handler(state, run)
+    task = _declared_task(state, run)
     refuse_hidden(state, payload, _parsed(run))
-    arguments = handler.payload_from(payload)
-    new = new_run(handler, arguments, AS_THE_TASK_SAYS, state.settings, unique=False)
+    arguments = task.payload_from(payload)
+    new = new_run(task, arguments, AS_THE_TASK_SAYS, state.settings, unique=False)
     new.definition_id = run.definition_id
     if new.concurrency_key is None or run.definition_id is not None:
         new.concurrency_key = new.concurrency_key or run.concurrency_key
@@ -145,14 +145,14 @@ def _stored(books: Bookkeeping, run_id: int) -> Row[Any]:
     return rows[0]
 
 
-def _handler(state: State, run: Row[Any]) -> Handler:
-    handler = state.registry.tasks.get(run.job_type)
-    if handler is None:
+def _declared_task(state: State, run: Row[Any]) -> DeclaredTask:
+    task = state.registry.tasks.get(run.job_type)
+    if task is None:
         raise UnknownTask(
             f"Run {run.id} needs the task {run.job_type!r}, which this app's code does not declare."
             f"{did_you_mean(run.job_type, state.registry.tasks)}"
         )
-    return handler
+    return task
 
 
 def _parsed(run: Row[Any]) -> JSON:

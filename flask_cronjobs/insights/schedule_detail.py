@@ -12,7 +12,7 @@ from sqlalchemy import Row, select
 
 from ..core.app_state import State
 from ..core.slots import slots_of
-from ..core.tasks.handler import Handler
+from ..core.tasks.declared_task import DeclaredTask
 from ..core.tasks.options import TaskOptions
 from ..core.tasks.retry import Retry, RetryPolicy
 from ..text import cut
@@ -155,23 +155,23 @@ class TaskCode:
 
 def task_code(state: State, name: str) -> TaskCode | None:
     """Return the task *name* as code declares it; None if this app does not declare it."""
-    handler = state.registry.tasks.get(name)
-    if handler is None:
+    task = state.registry.tasks.get(name)
+    if task is None:
         return None
-    doc = inspect.getdoc(handler.func)
+    doc = inspect.getdoc(task.func)
     return TaskCode(
-        arguments=handler.parameters,
+        arguments=task.parameters,
         doc=cut(doc, _LONGEST_TEXT) if doc else None,
-        options=tuple(_options(state, handler)),
+        options=tuple(_options(state, task)),
     )
 
 
-def _options(state: State, handler: Handler) -> Iterator[tuple[str, str]]:
+def _options(state: State, task: DeclaredTask) -> Iterator[tuple[str, str]]:
     """Return the retry policy, the timeout, and all options that differ from their defaults."""
-    yield "retry", _retry(handler.retry_policy(state.settings.max_attempts))
-    yield "timeout", duration(handler.options.timeout or state.settings.timeout)
+    yield "retry", _retry(task.retry_policy(state.settings.max_attempts))
+    yield "timeout", duration(task.options.timeout or state.settings.timeout)
     defaults = TaskOptions()._asdict()
-    for name, value in handler.options._asdict().items():
+    for name, value in task.options._asdict().items():
         if name not in ("retry", "timeout") and value != defaults[name]:
             yield name, "yes" if value is True else str(value)
 

@@ -79,13 +79,13 @@ def shown_key(state: State, task: str, payload: object, option: str, key: str | 
     """
     if key is None:
         return None
-    handler = state.registry.tasks.get(task)
+    declared_task = state.registry.tasks.get(task)
     whole = cast("JSON", payload)
-    if handler is not None and isinstance(payload, Mapping):
-        whole = cast("JSON", {**handler.arguments.defaults, **payload})
+    if declared_task is not None and isinstance(payload, Mapping):
+        whole = cast("JSON", {**declared_task.arguments.defaults, **payload})
     names = state.settings.redact
     visible = redacted(whole, names)
-    template = None if handler is None else getattr(handler.options, option)
+    template = None if declared_task is None else getattr(declared_task.options, option)
     if template is not None and _filled(template, whole) == key:
         return _filled(template, visible) or HIDDEN
     if option == "concurrency_key" and (key == task or key.startswith("definition:")):
@@ -149,12 +149,9 @@ def closed_tasks(state: State) -> list[str]:
     hides = state.settings.redact
     return [
         name
-        for name, handler in state.registry.tasks.items()
-        if _names_hidden(handler.options.unique, hides)
-        or (
-            handler.options.unique is None
-            and any(_hides(argument, hides) for argument in handler.named)
-        )
+        for name, task in state.registry.tasks.items()
+        if _names_hidden(task.options.unique, hides)
+        or (task.options.unique is None and any(_hides(argument, hides) for argument in task.named))
     ]
 
 
@@ -163,8 +160,8 @@ def open_tasks(state: State) -> list[str]:
     hides = state.settings.redact
     return [
         name
-        for name, handler in state.registry.tasks.items()
-        if not _names_hidden(handler.options.concurrency_key, hides)
+        for name, task in state.registry.tasks.items()
+        if not _names_hidden(task.options.concurrency_key, hides)
     ]
 
 

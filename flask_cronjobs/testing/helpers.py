@@ -135,16 +135,16 @@ def run(
     'succeeded'
     """
     state = _ready()
-    handler = state.registry.get(name_of(task))
+    declared_task = state.registry.get(name_of(task))
     if payload is not None:
         check_keys(payload)
-    handler_payload = handler.payload_from({**(payload or {}), **arguments})
+    checked_payload = declared_task.payload_from({**(payload or {}), **arguments})
     # The run gets its own key; otherwise, a run that holds the `unique` key would be returned.
-    key = None if handler.options.unique is None else _some_name()
+    key = None if declared_task.options.unique is None else _some_name()
     options = EnqueueOptions(commit=True, idempotency_key=key)
     with _fresh_session(state):
         with state.app.app_context():
-            run_id = enqueue_one(state, handler, handler_payload, options).id
+            run_id = enqueue_one(state, declared_task, checked_payload, options).id
         _perform_alone(state, run_id, raise_errors)
     return _loaded(state, run_id)
 

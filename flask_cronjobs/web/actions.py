@@ -259,11 +259,11 @@ def _typed_payload() -> dict[str, object] | None:
         raise PayloadError(
             f'The payload cannot be read: {error}. Write an object, such as {{"user_id": 1}}.'
         ) from None
-    handler = state_of().registry.tasks.get(request.form.get("task", ""))
+    task = state_of().registry.tasks.get(request.form.get("task", ""))
     for name, text_ in request.form.items():
-        if handler is not None and name.startswith(FIELD) and text_.strip():
+        if task is not None and name.startswith(FIELD) and text_.strip():
             argument = name.removeprefix(FIELD)
-            payload[argument] = forms.read(handler.arguments, argument, text_, limit)
+            payload[argument] = forms.read(task.arguments, argument, text_, limit)
     return payload
 
 
@@ -303,15 +303,16 @@ def _form(
     """Render a form with *payload*, or, after an *error*, with the values that were sent."""
     if HIDDEN in json.dumps(payload):
         abort(403, "A value of this payload is hidden, so it cannot be edited here.")
-    handler = state.registry.tasks.get(task)
+    declared_task = state.registry.tasks.get(task)
     stored = payload if isinstance(payload, dict) else {}
-    fields = list(forms.fields(handler.arguments, stored)) if handler else []
+    fields = list(forms.fields(declared_task.arguments, stored)) if declared_task else []
     others = {name: stored[name] for name in stored.keys() - {field.name for field in fields}}
     more = json.dumps(others, indent=2, ensure_ascii=False) if others else ""
     if error is not None:
         form, more = request.form, request.form["payload"]
         fields = [field._replace(text=form.get(FIELD + field.name, "")) for field in fields]
-    about = (inspect.getdoc(handler.func) or "") if handler else ""
-    values |= {"task": task, "handler": handler, "about": about, "fields": fields, "more": more}
+    about = (inspect.getdoc(declared_task.func) or "") if declared_task else ""
+    values |= {"task": task, "declared_task": declared_task, "about": about}
+    values |= {"fields": fields, "more": more}
     status = 200 if error is None else 400
     return reader_page("arguments", status=status, prefix=FIELD, error=error, **values)

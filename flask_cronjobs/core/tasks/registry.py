@@ -11,7 +11,7 @@ from ...schedule import Schedule
 from ...text import did_you_mean
 from ...types import JSON, Catchup, Overlap
 from ..new_run import new_run
-from .handler import Handler
+from .declared_task import DeclaredTask
 from .options import AS_THE_TASK_SAYS, Around, Rate, RunPolicy, check_name, check_options
 from .payload import payload_text
 
@@ -21,7 +21,7 @@ def name_of(task: object) -> str:
 
     :raises TypeError: *task* is neither.
     """
-    if isinstance(task, Handler):
+    if isinstance(task, DeclaredTask):
         return task.name
     if isinstance(task, str):
         return task
@@ -50,7 +50,7 @@ class Declaration(NamedTuple):
     """A definition as a task declares it, before an app's defaults apply."""
 
     name: str
-    handler: Handler
+    task: DeclaredTask
     schedule: str
     timezone: str | None
     payload: dict[str, JSON]
@@ -63,7 +63,7 @@ class Declaration(NamedTuple):
 
     def spec(self, settings: Settings) -> DefinitionSpec:
         """Return the definition with one app's defaults."""
-        run = new_run(self.handler, self.payload, AS_THE_TASK_SAYS, settings, unique=False)
+        run = new_run(self.task, self.payload, AS_THE_TASK_SAYS, settings, unique=False)
         return DefinitionSpec(
             name=self.name,
             schedule=self.schedule,
@@ -86,14 +86,14 @@ class Registry:
     def __init__(self) -> None:
         self.keyed: set[str] = set()
         self.ordered: set[str] = set()
-        self.tasks: dict[str, Handler] = {}
+        self.tasks: dict[str, DeclaredTask] = {}
         self.declarations: dict[str, Declaration] = {}
         self.around: list[Around] = []
 
-    def add(self, task: Handler) -> None:
+    def add(self, task: DeclaredTask) -> None:
         """Add *task*.
 
-        :raises TaskError: another handler has its name.
+        :raises TaskError: another task has its name.
         """
         if task.name in self.tasks:
             raise TaskError(
@@ -107,7 +107,7 @@ class Registry:
         if task.options.order is not None:
             self.ordered.add(task.name)
 
-    def _check_rate(self, task: Handler) -> None:
+    def _check_rate(self, task: DeclaredTask) -> None:
         """Check that tasks with the same rate key have the same rate.
 
         :raises TaskError: the rates differ.
@@ -136,7 +136,7 @@ class Registry:
         """The rates of the tasks that have one, by the task's name."""
         return {name: task.rate for name, task in self.tasks.items() if task.rate is not None}
 
-    def get(self, name: str) -> Handler:
+    def get(self, name: str) -> DeclaredTask:
         """Return the task called *name*.
 
         :raises UnknownTask: there is none; the message suggests similar names.
@@ -161,7 +161,7 @@ class Registry:
 
 
 def declaration(
-    handler: Handler,
+    task: DeclaredTask,
     cron: str,
     name: str,
     payload: Mapping[str, object] | None,
@@ -170,7 +170,7 @@ def declaration(
     overlap: Overlap,
     ping: str | None = None,
 ) -> Declaration:
-    """Return a checked definition for *handler*'s task; see `Task.schedule`.
+    """Return a checked definition for *task*; see `Task.schedule`.
 
     :raises ScheduleError: *cron* or *timezone* cannot be read.
     :raises TaskError: a name or a policy is not valid.
@@ -181,23 +181,23 @@ def declaration(
     check_name(name, "definition")
     options = {"catchup": catchup, "overlap": overlap, "ping": ping}
     check_options(options.items(), f"The definition {name!r}: ")
-    plain = _plain_payload(handler, name, payload or {})
-    return Declaration(name, handler, cron, timezone, plain, catchup, overlap, ping)
+    plain = _plain_payload(task, name, payload or {})
+    return Declaration(name, task, cron, timezone, plain, catchup, overlap, ping)
 
 
-def _plain_payload(handler: Handler, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
+def _plain_payload(task: DeclaredTask, name: str, payload: Mapping[str, object]) -> dict[str, JSON]:
     # Check this when the code is imported: in a tick, an error would stop every definition.
     try:
-        arguments = handler.payload_from(payload)
+        arguments = task.payload_from(payload)
     except TypeError as error:
         message = f"The schedule {name!r}: {error}. Give its arguments as payload={{…}}."
         raise TypeError(message) from None
     # Keep it as the database returns it, with lists for tuples: otherwise each tick would see a
     # change.
-    text = payload_text(handler.arguments.encode(arguments), 1 << 30)
+    text = payload_text(task.arguments.encode(arguments), 1 << 30)
     plain: dict[str, JSON] = json.loads(text)
-    handler.keys_for(plain)
-    handler.arguments.forget()  # Names defined further down are not known yet.
+    task.keys_for(plain)
+    task.arguments.forget()  # Names defined further down are not known yet.
     return plain
 
 

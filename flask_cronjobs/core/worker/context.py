@@ -23,7 +23,7 @@ from .. import gate
 from ..app_state import State
 from ..current import CurrentRun, Output, running
 from ..features import Watcher
-from ..tasks.handler import Handler
+from ..tasks.declared_task import DeclaredTask
 from ..tasks.options import Around
 from .held_runs import Leases, ProgressRequest
 from .interrupts import HandlerInterrupter
@@ -198,7 +198,7 @@ def _synchronous(app: Flask, func: Callable[..., Any]) -> Callable[..., object]:
     return run
 
 
-def _decoding(state: State, task: Handler, call: Callable[..., Any]) -> Callable[..., Any]:
+def _decoding(state: State, task: DeclaredTask, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that decodes a stored payload, and calls *call* with the arguments."""
     hidden = state.settings.redact
 

@@ -21,7 +21,7 @@ from werkzeug.local import LocalProxy
 
 from flask_cronjobs import CronJobs, PayloadError
 from flask_cronjobs.config import Settings
-from flask_cronjobs.core.tasks.handler import Handler
+from flask_cronjobs.core.tasks.declared_task import DeclaredTask
 from flask_cronjobs.core.tasks.options import TaskOptions
 from flask_cronjobs.core.tasks.payload import MAX_DEPTH, kept_result, payload_text
 from tests.marks import on_both
@@ -320,11 +320,11 @@ def test_call_of_any_form_is_bound_as_python_binds_it(
 ) -> None:
     def it(a: int, b: int, *, c: int = 0) -> None: ...
 
-    handler = Handler(it, "it", TaskOptions())
+    task = DeclaredTask(it, "it", TaskOptions())
     try:
         bound = inspect.signature(it).bind(*args, **kwargs).arguments
     except TypeError:
         with pytest.raises(TypeError):
-            handler.payload(*args, **kwargs)
+            task.payload(*args, **kwargs)
     else:
-        assert handler.payload(*args, **kwargs) == bound
+        assert task.payload(*args, **kwargs) == bound

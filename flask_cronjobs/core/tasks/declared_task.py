@@ -1,4 +1,4 @@
-"""The handler of a task: its function, name and options, and what they make of a payload."""
+"""A task as code declares it: its function, name and options, and what they make of a payload."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _GIVEN_BY_DECORATOR = (
 )
 
 
-class Handler:
-    """A function with a task's name and options.
+class DeclaredTask:
+    """A task as code declares it: its handler, with a name and options.
 
-    :ivar func: the function itself.
-    :ivar name: the task's name, ``job_type`` in a row.
-    :ivar is_async: whether it is an ``async def``.
-    :ivar named: the names of its parameters that can be given by name.
+    :ivar func: the handler.
+    :ivar name: its name, ``job_type`` in a row.
+    :ivar is_async: whether the handler is an ``async def``.
+    :ivar named: the names of the handler's parameters that can be given by name.
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     :ivar rate: the rate at which attempts of one rate key may begin; None: no limit.
