@@ -67,8 +67,8 @@ def assigned(values: Mapping[str, str]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
-def begun(d: Dialect) -> dict[str, str]:
-    """Return SQL for each column that a worker sets when it begins a run under ``token``."""
+def leased(d: Dialect) -> dict[str, str]:
+    """Return SQL for each column that gives a worker the lease of a run under ``token``."""
     return {
         "locked_by": ":token",
         "locked_until": d.clock_after(":lease"),
@@ -81,7 +81,7 @@ def claimed(d: Dialect) -> dict[str, str]:
     return {
         "status": "'running'",
         "attempts": "job_runs.attempts + 1",
-        **begun(d),
+        **leased(d),
         **dict.fromkeys(("progress", "progress_message"), "NULL"),
     }
 

@@ -16,7 +16,7 @@ from ..text import clean
 from ..types import Claim, Outcome
 from . import gate
 from .claim_statement import unpaused
-from .columns import assigned, begun, ended, most_attempts, returned
+from .columns import assigned, ended, leased, most_attempts, returned
 from .outcome import is_ours, ours
 
 
@@ -211,7 +211,7 @@ def begin_handed(d: Dialect) -> TextClause:
     order.
     """
     return text(f"""
-    UPDATE job_runs SET {assigned(begun(d))}
+    UPDATE job_runs SET {assigned(leased(d))}
     WHERE id = :id AND locked_by = :handed AND ({RUNNING}) IS TRUE
         AND cancel_requested_at IS NULL AND {d.one_of("job_type", "tasks")}
         AND {unpaused("job_type", "task")} AND {unpaused("queue", "queue")}

@@ -277,7 +277,7 @@ class TwoWorkers(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(self.holding))
         for identity, claim in worker.held.items():
             if identity not in worker.outcomes:
-                worker.outcomes[identity] = released(claim, begun=identity in worker.begun)
+                worker.outcomes[identity] = released(claim, unbegun=identity not in worker.begun)
         while worker in self.workers and worker.outcomes:
             self.send(worker, fate, 0, beside=False)
             fate = None

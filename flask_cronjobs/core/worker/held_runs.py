@@ -250,14 +250,14 @@ class HeldRuns:
         return len(waiting)
 
     def release_all(self) -> None:
-        """Release all held runs that have no outcome, even if they have begun.
+        """Release all held runs that have no outcome, even if their handlers have begun.
 
         The keeper calls this if the runner has left, since a KeyboardInterrupt may end it at any
         point, or if the process is about to end.
         """
         self.release_waiting()
-        # A claim that has left the inbox may have begun.
-        self.outcomes += [released(claim, begun=True) for claim in self.unfinished]
+        # If a claim has left the inbox, its handler may have begun.
+        self.outcomes += [released(claim, unbegun=False) for claim in self.unfinished]
 
     def postpone(self, outcome: Outcome) -> None:
         """Keep an outcome for a while: another transaction has locked its row."""

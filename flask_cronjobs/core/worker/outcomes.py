@@ -79,12 +79,12 @@ def failure(state: State, claim: Claim, error: BaseException, seconds: float) ->
     return outcome._replace(delay=delay)
 
 
-def released(claim: Claim, begun: bool = False) -> Outcome:
+def released(claim: Claim, unbegun: bool = True) -> Outcome:
     """Return the outcome that gives a run back without counting its attempt.
 
-    :param begun: whether its handler may have begun.
+    :param unbegun: whether its handler has certainly not begun.
     """
-    return _outcome(claim, "released", unbegun=not begun)
+    return _outcome(claim, "released", unbegun=unbegun)
 
 
 def _outcome(claim: Claim, kind: OutcomeKind, **details: Any) -> Outcome:

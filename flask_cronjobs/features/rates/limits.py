@@ -38,7 +38,7 @@ class RateLimits:
         self._books = books
         self._by_task = by_task
         self._request = request
-        self._begun: Mapping[str, Rate] = {} if request.handed else by_task
+        self._claim_rates: Mapping[str, Rate] = {} if request.handed else by_task
         self._refusals: dict[str, _Refusal] = {}
         self._after = BEFORE_ALL
         self._look_at = 0.0
@@ -52,11 +52,11 @@ class RateLimits:
         :raises DatabaseTrouble: it is unknown which runs may be claimed.
         """
         now = time.monotonic()
-        if not self._begun or (not promptly and now < self._look_at):
+        if not self._claim_rates or (not promptly and now < self._look_at):
             return
         request = self._request if tasks is None else self._request._replace(tasks=tasks)
         most = {key: int(now >= refusal.until) for key, refusal in self._refusals.items()}
-        starts = rates.open_starts(self._books, self._begun, request, self._after, most)
+        starts = rates.open_starts(self._books, self._claim_rates, request, self._after, most)
         self._after = starts.after
         ended = time.monotonic()
         # Checking thousands of keys takes long, so spend at most a tenth of the time on it.
@@ -71,13 +71,13 @@ class RateLimits:
 
         :raises DatabaseTrouble: none of the claims may begin.
         """
-        if not self._begun:  # Most apps have no rates, and pay nothing for each run.
+        if not self._claim_rates:  # Most apps have no rates, and pay nothing for each run.
             return []
-        rated_claims = [claim for claim in claims if claim.job_type in self._begun]
+        rated_claims = [claim for claim in claims if claim.job_type in self._claim_rates]
         if not rated_claims:
             return []
         failpoints.reach("before-rate")
-        refused_keys = rates.spend(self._books, self._begun, rated_claims)
+        refused_keys = rates.spend(self._books, self._claim_rates, rated_claims)
         failpoints.reach("after-rate")
         self._look_at = 0.0
         self._note_refused(set(refused_keys.values()))
