@@ -115,7 +115,7 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         number = min(number, options.max_runs)
     if number < 1:
         return Counter()
-    if options.may_kill and not gc.get_freeze_count():
+    if options.own_process and not gc.get_freeze_count():
         # The app's objects live as long as this process. Without this, each full garbage collection
         # looks at all of them, for 0.1 s at times. Do it only once, so that what runs leave behind
         # is collected.
@@ -124,7 +124,7 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         _warn_of_platform(number)
     is_alone = number == 1 and options.limits is None and options.parent is None
     if is_alone or not hasattr(os, "fork"):
-        return work(state, options, handle_signals=options.may_kill)
+        return work(state, options, handle_signals=options.own_process)
     if options.books is not None:  # No connection of ours may be open while workers fork.
         options.books.close()
         options = options._replace(books=None)

@@ -38,8 +38,8 @@ class TickOptions(NamedTuple):
     :ivar workers: how many processes; more than one are forked.
     :ivar budget: seconds after which no more runs are claimed.
     :ivar started_by: the server, such as Gunicorn, that started this resident command, if one did.
-    :ivar own_process: whether this process is the tick's own. Then it handles SIGTERM and SIGINT,
-        and may be killed if a handler does not end.
+    :ivar own_process: whether this process is the tick's own. If so, it handles SIGTERM and SIGINT,
+        and is ended if a handler does not end.
     """
 
     workers: int | None = None
@@ -234,7 +234,7 @@ def worker_options(state: State, options: TickOptions) -> WorkOptions:
         worker=worker_name(),
         max_runs=options.max_runs,
         queues=options.queues,
-        may_kill=options.own_process,
+        own_process=options.own_process,
         news=options.news,
         started_by=options.started_by,
         elsewhere=frozenset(state.settings.executors),

@@ -133,7 +133,7 @@ class Keeper(threading.Thread):
         self._listener = listener
         self._runner = runner
         self._held_runs = held_runs
-        self._monitor = RunMonitor(runner, flag, options.may_kill)
+        self._monitor = RunMonitor(runner, flag, options.own_process)
         self._announcer = Announcer(context.state.app, options.news, context.watchers)
         self._connection = connection
         self._pace = Pace(listener, asks_server=not connection.dialect.one_writer)

@@ -91,16 +91,16 @@ class Watchdog:
 class RunMonitor:
     """Watches one runner. Its methods belong to the keeper's thread.
 
-    :param may_kill: whether this process may be ended.
+    :param own_process: whether the process is the worker's own, and may be ended.
     """
 
-    def __init__(self, runner: Runner, flag: StopFlag, may_kill: bool) -> None:
+    def __init__(self, runner: Runner, flag: StopFlag, own_process: bool) -> None:
         self._flag = flag
         self._state = runner.context.state
         self._runner = runner
         self._interrupter = runner.context.interrupter
         self._watchdog = runner.context.watchdog
-        self._may_kill = may_kill
+        self._own_process = own_process
 
     def cancel(self, claim: Claim) -> None:
         """Interrupt *claim*'s handler: an operator cancelled the run."""
@@ -156,7 +156,7 @@ class RunMonitor:
             self._runner.loop.look(now)
         for working in self._runner.at_work:
             reason = self._reason(working, now)
-            if reason is not None and self._may_kill and self._interrupter.enabled:
+            if reason is not None and self._own_process and self._interrupter.enabled:
                 claim = working.run.claim
                 outcome = failure(self._state, claim, reason, now - working.since)
                 return with_output(outcome, working.run)

@@ -123,8 +123,8 @@ class OwnSignals:
 
 
 @contextmanager
-def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Generator[None]:
-    """In this block, stop the worker at signals if it has its own process, otherwise at Ctrl-C.
+def handling_signals(runner: Runner, flag: StopFlag, handle_signals: bool) -> Generator[None]:
+    """Stop the worker in this block at a signal of `STOPPING` if *handle_signals*, else at Ctrl-C.
 
     Ctrl-C interrupts a handler. If it arrives in our own code, it stops the worker gracefully. If a
     KeyboardInterrupt were raised there, it could leave behind a keeper that renews a claim without
@@ -136,7 +136,7 @@ def handling_signals(runner: Runner, flag: StopFlag, own_process: bool) -> Gener
         runner.interrupt_at_keyboard(frame)
 
     own = runner.context.interrupter.signals
-    stopping = own_process and threading.current_thread() is threading.main_thread()
+    stopping = handle_signals and threading.current_thread() is threading.main_thread()
     with _stopping_at_signals(flag, own) if stopping else _at_keyboard(interrupt, own):
         yield
 

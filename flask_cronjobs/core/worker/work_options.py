@@ -58,7 +58,8 @@ class WorkOptions(NamedTuple):
     :ivar adds_counts: whether it adds its counts to the tick's row, which another worker inserted.
     :ivar parent: the id of the process that forked the worker. The worker stops if it has ended.
     :ivar started_by: the server, such as Gunicorn, that started this resident worker, if one did.
-    :ivar may_kill: whether the worker may end its process when a handler does not end.
+    :ivar own_process: whether the process is the worker's own. If so, the worker ends it when a
+        handler does not end.
     :ivar tick_id: the row of ``job_ticks`` that each heartbeat marks as seen.
     :ivar is_watched: whether features are notified of the runs.
     :ivar handed: the id and token of the only run to begin, which was handed to an executor. Then
@@ -79,7 +80,7 @@ class WorkOptions(NamedTuple):
     adds_counts: bool = False
     parent: int | None = None
     started_by: str = ""
-    may_kill: bool = False
+    own_process: bool = False
     tick_id: int | None = None
     is_watched: bool = True
     news: News = unheard

@@ -31,7 +31,9 @@ RETRY_SECONDS = 0.5
 def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Counter[str]:
     """Claim and run what is due; return the number of attempts by outcome.
 
-    :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread.
+    :param handle_signals: stop gracefully at SIGTERM, SIGINT and SIGHUP; needs the main thread. In
+        a worker of Celery it is False, even if the process is the worker's own: Celery handles
+        these signals.
     :raises DatabaseTrouble: the database could not be used any more. Held runs are reclaimed when
         their leases end.
     """
@@ -45,7 +47,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
     limit = max(1.0, state.settings.lease / STATEMENTS_PER_LEASE)
     with switching_often(), HandlerInterrupter(leases) as interrupter, ExitStack() as stack:
         stack.enter_context(connection.lent(RETRY_SECONDS, limit))
-        watchdog = Watchdog(state.settings.lease, options.may_kill)
+        watchdog = Watchdog(state.settings.lease, options.own_process)
         stack.callback(watchdog.disarm)
         listener = None
         if options.resident:

@@ -46,7 +46,7 @@ def perform_handed(state: State, run_id: int, token: str, own_process: bool = Fa
     options = WorkOptions(
         worker=worker_name(),
         max_runs=1,
-        may_kill=own_process,
+        own_process=own_process,
         handed=(run_id, token),
         books=books,
     )

@@ -563,7 +563,7 @@ def test_watchdog_is_set_while_runs_are_held_or_running_and_not_for_an_idle_work
     runner = SimpleNamespace(
         loop=None, at_work=(), context=context_of(Settings(lease=LEASE, shutdown_grace=0.0))
     )
-    monitor = RunMonitor(cast(Any, runner), StopFlag(lambda: None), may_kill=True)
+    monitor = RunMonitor(cast(Any, runner), StopFlag(lambda: None), own_process=True)
     monitor.keep_watchdog(holding=True)
     assert lit == [LEASE * LEASES]
     runner.at_work = (SimpleNamespace(since=float("-inf"), timeout=1.0),)  # It should be over.
