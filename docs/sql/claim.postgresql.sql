@@ -83,7 +83,7 @@ WITH RECURSIVE
         ORDER BY r.priority DESC, r.run_at, r.id
         LIMIT :looked + 20
     ),
-    got AS MATERIALIZED (
+    locked AS MATERIALIZED (
         SELECT *
         FROM
             (
@@ -155,15 +155,15 @@ WITH RECURSIVE
                 WHEN key IS NULL THEN 0
                 WHEN behind OR place > most THEN most + 1
                 ELSE (
-                    SELECT numbered.place + count(*)
+                    SELECT run.place + count(*)
                     FROM
                         (
                             SELECT
                                 concurrency_share - row_number() OVER (ORDER BY concurrency_share) AS free
                             FROM job_runs
-                            WHERE concurrency_key = numbered.key AND concurrency_share IS NOT NULL
+                            WHERE concurrency_key = run.key AND concurrency_share IS NOT NULL
                         ) AS taken
-                    WHERE free < numbered.place
+                    WHERE free < run.place
                 )
             END AS share
         FROM
@@ -177,14 +177,14 @@ WITH RECURSIVE
                             *,
                             NOT (
                                 CASE
-                                    WHEN found.strict THEN found.id = (
+                                    WHEN run.strict THEN run.id = (
                                         SELECT first.id
                                         FROM job_runs AS first
                                         WHERE
                                             strict
                                             AND finished_at IS NULL
-                                            AND first.concurrency_key >= found.key
-                                            AND first.concurrency_key <= found.key
+                                            AND first.concurrency_key >= run.key
+                                            AND first.concurrency_key <= run.key
                                         ORDER BY first.concurrency_key, first.id
                                         LIMIT 1
                                     )
@@ -193,8 +193,8 @@ WITH RECURSIVE
                             ) AS behind
                         FROM
                             (
-                                SELECT *, 1 AS got
-                                FROM got
+                                SELECT *, 1 AS locked
+                                FROM locked
                                 UNION ALL
                                 SELECT id, key, most, strict, priority, run_at, NULL, 0
                                 FROM look
@@ -202,12 +202,12 @@ WITH RECURSIVE
                                     claimable = 1
                                     AND key IS NOT NULL
                                     AND (SELECT yes FROM enough)
-                                    AND id NOT IN (SELECT id FROM got)
+                                    AND id NOT IN (SELECT id FROM locked)
                                     AND (
-                                        (SELECT count(*) FROM got) < :looked
+                                        (SELECT count(*) FROM locked) < :looked
                                         OR (-CAST(priority AS bigint), run_at, id) < (
                                             SELECT -CAST(priority AS bigint), run_at, id
-                                            FROM got
+                                            FROM locked
                                             ORDER BY priority, run_at DESC, id DESC
                                             LIMIT 1
                                         )
@@ -215,15 +215,15 @@ WITH RECURSIVE
                                 UNION ALL
                                 SELECT *, NULL, 0
                                 FROM of_groups
-                                WHERE id NOT IN (SELECT id FROM got)
-                            ) AS found
-                    ) AS met
-            ) AS numbered
+                                WHERE id NOT IN (SELECT id FROM locked)
+                            ) AS run
+                    ) AS run
+            ) AS run
     ),
     candidate AS MATERIALIZED (
         SELECT id, share, together, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
         FROM placed
-        WHERE got = 1 AND share <= most
+        WHERE locked = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
         LIMIT :limit
     ),
@@ -241,7 +241,7 @@ WITH RECURSIVE
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate
         FROM placed
         WHERE
-            got = 1
+            locked = 1
             AND NOT share <= most
             AND (
                 behind
@@ -322,12 +322,12 @@ FROM
             SELECT string_agg(CAST(id AS text), ',')
             FROM placed
             WHERE
-                got = 0
+                locked = 0
                 AND (
                     key IN (
-                        SELECT key FROM placed WHERE got = 1 AND NOT behind AND NOT share <= most
+                        SELECT key FROM placed WHERE locked = 1 AND NOT behind AND NOT share <= most
                     )
-                    OR (SELECT count(*) FROM got) < :limit
+                    OR (SELECT count(*) FROM locked) < :limit
                 )
         ) AS blocked
     ) AS others

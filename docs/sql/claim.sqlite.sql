@@ -91,7 +91,7 @@ WITH RECURSIVE
         ORDER BY r.priority DESC, r.run_at, r.id
         LIMIT :looked + 20
     ),
-    got AS MATERIALIZED (
+    locked AS MATERIALIZED (
         SELECT *
         FROM
             (
@@ -135,15 +135,15 @@ WITH RECURSIVE
                 WHEN key IS NULL THEN 0
                 WHEN behind OR place > most THEN most + 1
                 ELSE (
-                    SELECT numbered.place + count(*)
+                    SELECT run.place + count(*)
                     FROM
                         (
                             SELECT
                                 concurrency_share - row_number() OVER (ORDER BY concurrency_share) AS free
                             FROM job_runs
-                            WHERE concurrency_key = numbered.key AND concurrency_share IS NOT NULL
+                            WHERE concurrency_key = run.key AND concurrency_share IS NOT NULL
                         ) AS taken
-                    WHERE free < numbered.place
+                    WHERE free < run.place
                 )
             END AS share
         FROM
@@ -157,28 +157,28 @@ WITH RECURSIVE
                             *,
                             NOT (
                                 CASE
-                                    WHEN found.strict THEN found.id = (
+                                    WHEN run.strict THEN run.id = (
                                         SELECT first.id
                                         FROM job_runs AS first
                                         WHERE
                                             strict
                                             AND finished_at IS NULL
-                                            AND first.concurrency_key >= found.key
-                                            AND first.concurrency_key <= found.key
+                                            AND first.concurrency_key >= run.key
+                                            AND first.concurrency_key <= run.key
                                         ORDER BY first.concurrency_key, first.id
                                         LIMIT 1
                                     )
                                     ELSE 1 = 1
                                 END
                             ) AS behind
-                        FROM (SELECT *, 1 AS got FROM got) AS found
-                    ) AS met
-            ) AS numbered
+                        FROM (SELECT *, 1 AS locked FROM locked) AS run
+                    ) AS run
+            ) AS run
     ),
     candidate AS MATERIALIZED (
         SELECT id, share, together, row_number() OVER (ORDER BY priority DESC, run_at, id) AS nth
         FROM placed
-        WHERE got = 1 AND share <= most
+        WHERE locked = 1 AND share <= most
         ORDER BY priority DESC, run_at, id
         LIMIT :limit
     ),
@@ -196,7 +196,7 @@ WITH RECURSIVE
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate
         FROM placed
         WHERE
-            got = 1
+            locked = 1
             AND NOT share <= most
             AND (
                 behind

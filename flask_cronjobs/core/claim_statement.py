@@ -48,8 +48,8 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        take. If enough of them may be taken, or if there are no others, only they are used.
     2. Otherwise the front is not used: ``grp`` steps through each task, queue and priority that has
        runs, and ``of_groups`` reads the next runs of all these groups.
-    3. ``got`` locks these runs. In the front, it skips any number of blocked rows. Of the groups,
-       it tries only the few runs that come first.
+    3. ``locked`` locks these runs. In the front, it skips any number of blocked rows. Of the
+       groups, it tries only the few runs that come first.
     4. ``placed`` assigns the free shares of each key to the key's runs, in order. Blocked runs get
        shares, too, since most of them are being taken by another claim. In strict order, only the
        first run gets a share.
@@ -90,11 +90,11 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     enough AS MATERIALIZED (SELECT {enough} AS yes FROM look),
     grp(job_type, queue, priority) AS ({_groups(d)}),
     of_groups(id, key, most, strict, priority, run_at) AS MATERIALIZED ({_of_groups(d, looked)}),
-    got AS MATERIALIZED ({_lock(d, claimable_here, looked)}),
+    locked AS MATERIALIZED ({_lock(d, claimable_here, looked)}),
     placed AS MATERIALIZED ({_placed(d)}),
     candidate AS MATERIALIZED (
         SELECT id, share, together, row_number() OVER (ORDER BY {_ORDER}) AS nth
-        FROM placed WHERE got = 1 AND {_MAY_BEGIN} ORDER BY {_ORDER} LIMIT :limit
+        FROM placed WHERE locked = 1 AND {_MAY_BEGIN} ORDER BY {_ORDER} LIMIT :limit
     ),
     takes AS MATERIALIZED (
         SELECT id, NULLIF(share, 0) AS share FROM candidate
@@ -104,7 +104,7 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
     ),
     parks AS MATERIALIZED (
         SELECT id, CASE WHEN behind THEN 'order' ELSE 'keys' END AS gate FROM placed
-        WHERE got = 1 AND NOT {_MAY_BEGIN} AND (behind OR key NOT IN ({untaken}))
+        WHERE locked = 1 AND NOT {_MAY_BEGIN} AND (behind OR key NOT IN ({untaken}))
     )
     {_look(d) if only_look else _take(d)}
     """)
@@ -135,29 +135,29 @@ def _placed(d: Dialect) -> str:
 
     If no share is free, the share is a number above ``most``. A run without a key gets the share 0.
     """
-    seen = "SELECT *, 1 AS got FROM got"
+    seen = "SELECT *, 1 AS locked FROM locked"
     if not d.one_writer:
-        not_got = "id NOT IN (SELECT id FROM got)"
+        not_locked = "id NOT IN (SELECT id FROM locked)"
         place = "-CAST(priority AS bigint), run_at, id"
-        last = f"SELECT {place} FROM got ORDER BY priority, run_at DESC, id DESC LIMIT 1"
+        last = f"SELECT {place} FROM locked ORDER BY priority, run_at DESC, id DESC LIMIT 1"
         # The query that locks the front stops after ``looked`` runs. It has not tried to lock the
         # rows after them, so these may be free.
-        was_tried = f"((SELECT count(*) FROM got) < :looked OR ({place}) < ({last}))"
+        was_tried = f"((SELECT count(*) FROM locked) < :looked OR ({place}) < ({last}))"
         seen += f"""
             UNION ALL SELECT {_RUN}, NULL, 0 FROM look
-            WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_got}
+            WHERE claimable = 1 AND key IS NOT NULL AND (SELECT yes FROM enough) AND {not_locked}
                 AND {was_tried}
-            UNION ALL SELECT *, NULL, 0 FROM of_groups WHERE {not_got}
+            UNION ALL SELECT *, NULL, 0 FROM of_groups WHERE {not_locked}
         """
     return f"""
         SELECT *, CASE WHEN key IS NULL THEN 0 WHEN behind OR place > most THEN most + 1
-            ELSE {free_share("numbered.key", "numbered.place")} END AS share
+            ELSE {free_share("run.key", "run.place")} END AS share
         FROM (
             SELECT *, row_number() OVER (PARTITION BY key, behind ORDER BY {_ORDER}) AS place
             FROM (
-                SELECT *, NOT {comes_first("found", "found.key")} AS behind FROM ({seen}) AS found
-            ) AS met
-        ) AS numbered
+                SELECT *, NOT {comes_first("run", "run.key")} AS behind FROM ({seen}) AS run
+            ) AS run
+        ) AS run
     """
 
 
@@ -177,7 +177,7 @@ def _take(d: Dialect) -> str:
         return _take_in_one(d)
     values = assigned({**claimed(d), "concurrency_share": "takes.share"})
     ids = "SELECT string_agg(CAST(id AS text), ',') FROM"
-    holds_up = f"SELECT key FROM placed WHERE got = 1 AND NOT behind AND NOT {_MAY_BEGIN}"
+    holds_up = f"SELECT key FROM placed WHERE locked = 1 AND NOT behind AND NOT {_MAY_BEGIN}"
     return f"""
     , parked AS (
         UPDATE job_runs SET gate = parks.gate FROM parks WHERE {_same_id(d, "job_runs", "parks")}
@@ -192,7 +192,7 @@ def _take(d: Dialect) -> str:
     SELECT {", ".join("NULL" for _ in CLAIMED)}, parked, blocked FROM (
         SELECT ({ids} parked) AS parked, (
             {ids} placed
-            WHERE got = 0 AND (key IN ({holds_up}) OR (SELECT count(*) FROM got) < :limit)
+            WHERE locked = 0 AND (key IN ({holds_up}) OR (SELECT count(*) FROM locked) < :limit)
         ) AS blocked
     ) AS others WHERE parked IS NOT NULL OR blocked IS NOT NULL
     """

@@ -534,7 +534,7 @@ def costs_beside(
     return costs
 
 
-@pytest.mark.parametrize("part", ["look", "got", "candidate", "takes"])
+@pytest.mark.parametrize("part", ["look", "locked", "candidate", "takes"])
 def test_limit_of_a_claim_is_taken_once(state: State, part: str) -> None:
     """If a planner ran a LIMIT subquery again, a claim could take more rows than the limit."""
     d = dialect_of(state.engine)
