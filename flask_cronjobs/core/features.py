@@ -13,7 +13,7 @@ minute                               for which the tick's row shows work: `Featu
 ended                                whose column is ``batch_id``
 old_rows                             that have a column: `Feature.column`
 fact                                 that provide the fact: `Feature.facts`
-mend                                 all
+clean_up                             all
 ==================================== ========================================================
 
 ``once``, ``steps`` and ``typed`` have no hooks: only faces and insights import them.
@@ -244,12 +244,12 @@ def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float
     return time.monotonic() + soonest
 
 
-def mend(state: State, books: Bookkeeping) -> None:
-    """Repair what features have left behind, such as runs that wait for a rate that is gone.
+def clean_up(state: State, books: Bookkeeping) -> None:
+    """Clean up what features have left behind, such as runs that wait for a rate that is gone.
 
     This includes features that the app no longer uses.
     """
-    for hook in _of("mend", FEATURES):
+    for hook in _of("clean_up", FEATURES):
         hook(state, books)
 
 

@@ -19,7 +19,8 @@ that may begin next are opened.
 
 A run with a rate first waits at the gate ``rate``, which this module never opens.
 
-If a process dies in between, or rows are changed by hand, `mend` opens the runs left parked.
+If a process dies in between, or rows are changed by hand, `open_left_parked` opens the runs that
+were left parked.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ..db.connection import Bookkeeping
 from ..db.dialect import Dialect
 from ..models.conditions import ORDERED, PARKED, RUNNING
 
-#: How many keys of each gate one call of `mend` reads.
+#: How many keys of each gate one call of `open_left_parked` reads.
 KEYS_READ = 500
 
 _GATES = "(SELECT 'keys' AS gate UNION ALL SELECT 'order' AS gate)"
@@ -92,16 +93,16 @@ def open_behind(books: Bookkeeping, ids: Collection[int]) -> int:
     return len(books.rows(open_statement(d), {"ids": d.many(ids)}))
 
 
-def mend_all(books: Bookkeeping) -> int:
+def open_all_left_parked(books: Bookkeeping) -> int:
     """Open parked runs that were never opened; return their number."""
-    opened, after = mend(books)
+    opened, after = open_left_parked(books)
     while after:
-        more, after = mend(books, after)
+        more, after = open_left_parked(books, after)
         opened += more
     return opened
 
 
-def mend(books: Bookkeeping, after: str = "") -> tuple[int, str]:
+def open_left_parked(books: Bookkeeping, after: str = "") -> tuple[int, str]:
     """Open parked runs that were never opened, of the next `KEYS_READ` keys after *after*.
 
     :returns: the number of opened runs, and the key after which to continue, if any.

@@ -128,7 +128,7 @@ def housekeeping(
         take_outcomes([*reclaimed, *(end_spent(state, books, news) if row.spent else ())])
         yield len(reclaimed)
     if row.parked:
-        yield gate.mend_all(books)
+        yield gate.open_all_left_parked(books)
     slots, rows = enqueue_slots(state, books, news)
     counts.update(slots)
     yield slots["recorded"]
@@ -182,7 +182,7 @@ def prune_sometimes(
 
     One tick in `PRUNE_EVERY` prunes. So does the first tick of each hour, since ticks may be rare,
     and any tick if the latest ones have pruned so many runs that more may be left.
-    A tick that prunes also mends what features have left behind; see `features.mend`.
+    A tick that prunes also cleans up what features have left behind; see `features.clean_up`.
 
     :param stopped: returns whether to stop after the current round.
     """
@@ -191,7 +191,7 @@ def prune_sometimes(
     # This is imported late, since most ticks do not prune.
     from . import prune as pruning
 
-    features.mend(state, books)
+    features.clean_up(state, books)
     until, pruned = time.monotonic() + PRUNE_SECONDS, 0
     try:
         for deleted in pruning.prune(books, state.settings):

@@ -205,7 +205,7 @@ def expect_history(kit: Kit, chance: Random, backlog: Sequence[dict[str, Any]] =
 
 def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]]) -> list[Claim]:
     """Claim, compare with the oracle, and return the claims."""
-    gate.mend_all(kit.books)
+    gate.open_all_left_parked(kit.books)
     may_find = kit.looks.look_at_queue()
     oracle = Oracle({row.id: row for row in kit.all_rows()}, pauses)
     expect_next(kit, request, oracle)

@@ -65,7 +65,7 @@ class TestBehindABusyKey:
         opened = [row.id for row in kit.all_rows() if row.gate is None and row.id != running.id]
         assert len(opened) == 1
         assert kit.claim_ids(9) == opened
-        assert gate.mend_all(kit.books) == 0
+        assert gate.open_all_left_parked(kit.books) == 0
 
     def test_another_is_also_found_behind_runs_of_another_task(self, kit: Kit) -> None:
         add_many(kit, 2 * WINDOW + 1, concurrency_key="t", job_type="theirs", priority=9)

@@ -158,7 +158,7 @@ def test_outcome_and_claim_in_one_go_to_the_next_that_nobody_has_parked(kit: Kit
     assert ids_of(answer) == [second]
 
 
-def test_runs_that_stayed_parked_are_mended_however_many_keys_there_are(kit: Kit) -> None:
+def test_runs_that_were_left_parked_are_opened_however_many_keys_there_are(kit: Kit) -> None:
     values = "'task', 'key ' || id, 1, true, 'order', now()"
     if kit.engine.dialect.name == "sqlite":
         values = values.replace("now()", "'2026-01-01'")
@@ -167,9 +167,9 @@ def test_runs_that_stayed_parked_are_mended_however_many_keys_there_are(kit: Kit
         f" SELECT {values} FROM {_numbers(kit, KEYS_READ + 10)}"
     )
     assert kit.claim_ids() == []
-    assert gate.mend_all(kit.books) == KEYS_READ + 10
+    assert gate.open_all_left_parked(kit.books) == KEYS_READ + 10
     assert len(kit.claim_ids(2 * KEYS_READ)) == KEYS_READ + 10
-    assert gate.mend_all(kit.books) == 0
+    assert gate.open_all_left_parked(kit.books) == 0
 
 
 def _numbers(kit: Kit, number: int) -> str:
@@ -196,7 +196,7 @@ def linguistic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
 
 
 @pytest.mark.slow
-def test_keys_are_mended_in_the_order_of_the_database(linguistic: Kit) -> None:
+def test_parked_keys_are_read_in_the_order_of_the_database(linguistic: Kit) -> None:
     for gated, key, strict, number in (("order", "a", True, 2), ("keys", "B", False, 1)):
         values = f"'task', '{key}' || (1000 + id), 1, {strict}, '{gated}', now()"
         linguistic.sql(
@@ -204,7 +204,7 @@ def test_keys_are_mended_in_the_order_of_the_database(linguistic: Kit) -> None:
             " (job_type, concurrency_key, concurrency_limit, strict, gate, run_at)"
             f" SELECT {values} FROM {_numbers(linguistic, number * KEYS_READ)}"
         )
-    assert gate.mend_all(linguistic.books) == 3 * KEYS_READ
+    assert gate.open_all_left_parked(linguistic.books) == 3 * KEYS_READ
 
 
 @on_postgresql
@@ -219,7 +219,7 @@ def test_locked_run_is_not_opened_and_holds_up_no_other_key(kit: Kit) -> None:
         assert gate.open_behind(kit.books, [first, other_key]) == 1
         assert gates(kit, second, later) == ["order", None]
         psql.rollback()
-    assert gate.mend_all(kit.books) == 1
+    assert gate.open_all_left_parked(kit.books) == 1
 
 
 #: Runs of three keys: in strict order, one at a time, and three at once.
@@ -231,7 +231,7 @@ KINDS = [{"strict": True}, {"strict": False}, {"strict": False, "concurrency_lim
 def test_many_workers_at_once_leave_nothing_behind(
     kit: Kit, values: dict[str, Any], claimed_at_once: int
 ) -> None:
-    """Each worker claims, ends and opens; none mends. In strict order, the ids come one by one."""
+    """Each worker claims, ends and opens; none searches. In strict order, ids come one by one."""
     finished = work_off(kit, values, claimed_at_once)
     for key in KEYS:
         of_key = [run for name, run in finished if name == key]
@@ -240,8 +240,8 @@ def test_many_workers_at_once_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("values", KINDS, ids=["order", "one", "three"])
-def test_runs_that_dead_workers_did_not_open_are_mended(kit: Kit, values: dict[str, Any]) -> None:
-    """One worker in three dies after its outcomes or after its claim; idle workers mend."""
+def test_runs_that_dead_workers_did_not_open_are_opened(kit: Kit, values: dict[str, Any]) -> None:
+    """One worker in three dies after its outcomes or after its claim; idle workers search."""
     finished = work_off(kit, values, claimed_at_once=3, dies=Random(7))
     assert len(finished) == len(KEYS) * PER_KEY
 
@@ -271,7 +271,7 @@ def work_off(
             opens(worker, answer.parked)
             idle = 0 if answer.claims or answer.parked else idle + 1
             if idle and dies is not None:
-                gate.mend_all(worker.books)
+                gate.open_all_left_parked(worker.books)
             expect_no_more_than(worker, most)
             first = gate.held_first(worker.books, answer.claims[0].token) if answer.claims else ()
             for claim in answer.claims:

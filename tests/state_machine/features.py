@@ -118,7 +118,7 @@ class OrderMachine(StoreMachine):
     @precondition(lambda self: self.ordered)
     @rule(data=st.data())
     def delete_by_hand(self, data: st.DataObject) -> None:
-        """A run is deleted by hand, perhaps the first one; a tick mends the order."""
+        """A run is deleted by hand, perhaps the first one; a tick opens the next one."""
         id_ = data.draw(st.sampled_from(self.ordered))
         for table in ("job_failures", "job_steps"):
             self.sql(f"DELETE FROM {table} WHERE run_id = :id", id=id_)
@@ -130,7 +130,7 @@ class OrderMachine(StoreMachine):
     def claim_all(self) -> None:
         """When nothing more can be claimed, each due run waits for another run of its key."""
         if self.left:
-            gate.mend_all(self.books)
+            gate.open_all_left_parked(self.books)
             self.left = False
         for _ in range(100):
             if not self.claimed(4, idle=True) and not self.parked:

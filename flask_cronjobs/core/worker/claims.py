@@ -24,7 +24,7 @@ _ID = attrgetter("id")
 #: Seconds between two searches for claims that were committed late.
 LATE_SECONDS = 1.0
 #: Seconds between two searches of an idle worker for parked runs that were never opened.
-MEND_SECONDS = 1.0
+SEARCH_SECONDS = 1.0
 #: The number of runs that a claim looks at beyond those that it wants, if the last claim got fewer
 #: than it wanted, since some were parked or blocked.
 BEYOND_RUNS = 500
@@ -99,8 +99,8 @@ class Openings:
         self._books = books
         self.has_keys: bool = has_keys
         self.keyed: set[int] = set()
-        self._mended = Throttle()
-        self._mend_after = ""
+        self._searched = Throttle()
+        self._search_after = ""
 
     def note(self, outcomes: Iterable[Held], answer: Answer, opened: Collection[int] = ()) -> None:
         """Note what *answer* says about *outcomes* and about the claim.
@@ -124,15 +124,15 @@ class Openings:
         gate.open_behind(self._books, self.unopened)
         self.unopened.clear()
 
-    def mend(self) -> bool:
+    def open_left_parked(self) -> bool:
         """Open some parked runs that were never opened; return whether any were opened.
 
         A worker calls this when it finds no run. It does something at most once a second.
         """
-        if not self._mended.ready():
+        if not self._searched.ready():
             return False
-        self._mended.block_for(MEND_SECONDS)
-        opened, self._mend_after = gate.mend(self._books, self._mend_after)
+        self._searched.block_for(SEARCH_SECONDS)
+        opened, self._search_after = gate.open_left_parked(self._books, self._search_after)
         return opened > 0
 
 
@@ -250,7 +250,7 @@ class WorkerClaims:
                     self.open_starts(not outcomes, tasks)
                 looks = look_first and self._got_less and not outcomes and not openings.unopened
                 if looks and not look_at_queue(self._books):
-                    return Answer(exhausted=not (openings.has_keys and openings.mend()))
+                    return Answer(exhausted=not (openings.has_keys and openings.open_left_parked()))
                 request = self._request_for(wanted, idle, tasks, side_by_side)
             first_answer, unsent = None, outcomes
             d = self._books.dialect
@@ -262,7 +262,7 @@ class WorkerClaims:
                 answer = self._confirm(sent_before, answer)
             if first_answer is not None:
                 answer = answer.plus(first_answer)
-            if answer.exhausted and openings.has_keys and openings.mend():
+            if answer.exhausted and openings.has_keys and openings.open_left_parked():
                 answer = answer._replace(exhausted=False)
         except DatabaseTrouble:
             self._unconfirmed |= {outcome.identity for outcome in outcomes}

@@ -33,6 +33,7 @@ def starts(
     return RateLimits(books, state.registry.rates if own is None else own, request)
 
 
-def mend(state: State, books: Bookkeeping) -> None:
+def clean_up(state: State, books: Bookkeeping) -> None:
     """Open the gates of runs whose task no longer has a rate; delete the rows of unused keys."""
-    rates.mend(books, state.registry.tasks, state.registry.rates)
+    rates.open_unrated(books, state.registry.tasks, state.registry.rates)
+    rates.delete_unused_keys(books)

@@ -362,27 +362,32 @@ def _hold(d: Dialect) -> str:
     """
 
 
-#: Seconds for which an unused key keeps its row.
-KEPT_SECONDS = 86_400
+#: Most checks of one `open_unrated`, enough to open the gates of 40,000 runs of a group.
+_UNRATED_CHECKS = 100
 
 
-def mend(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> None:
-    """Open the gates of runs whose task no longer has a rate; delete the rows of unused keys.
+def open_unrated(books: Bookkeeping, tasks: Collection[str], rates: Collection[str]) -> None:
+    """Open the gates of runs whose task no longer has a rate.
 
     :param tasks: the tasks that the code declares.
     :param rates: those of them that have a rate.
     """
-    d, unrated = books.dialect, dict.fromkeys(task for task in tasks if task not in rates)
+    unrated = dict.fromkeys(task for task in tasks if task not in rates)
     request, starts = ClaimRequest(1, "", tuple(unrated)), Opened(opened=1)
-    for _ in range(_MENDED):
+    for _ in range(_UNRATED_CHECKS):
         if starts.opened or starts.after != BEFORE_ALL:
             starts = open_starts(books, unrated, request, starts.after)
+
+
+#: Seconds for which an unused key keeps its row.
+KEPT_SECONDS = 86_400
+
+
+def delete_unused_keys(books: Bookkeeping) -> None:
+    """Delete the rows of keys that have not been used for `KEPT_SECONDS`."""
+    d = books.dialect
     # This locks the row, so that no worker takes a start from it at the same time.
     old = f"SELECT id FROM job_rates WHERE tat < {d.later(str(-KEPT_SECONDS))} ORDER BY tat"
     locked = d.skip_locked.replace("NO KEY ", "")
     unused = d.any_of("id", f"{old} LIMIT {GROUPS_READ} {locked}")
     books.rows(text(f"DELETE FROM job_rates WHERE {unused} RETURNING id"))
-
-
-#: Most checks of one `mend`, enough to open the gates of 40,000 runs of a group.
-_MENDED = 100

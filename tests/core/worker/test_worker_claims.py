@@ -126,7 +126,7 @@ def test_idle_worker_opens_what_a_dead_worker_left_parked(
 def test_busy_worker_opens_what_comes_behind_what_it_has_recorded(
     jobs: CronJobs, state: State, books: Bookkeeping
 ) -> None:
-    """No worker is idle, so none mends."""
+    """No worker is idle, so none searches for runs that were left parked."""
     jobs.task(name="ordered", concurrency_key="key", order="strict")(lambda: None)
     jobs.task(name="it")(lambda: None)
     claims = WorkerClaims(books, state, WorkOptions("host:1"))

@@ -100,7 +100,8 @@ def test_a_run_that_is_parked_while_the_one_before_it_ends_is_handed_on_at_once(
         return answer
 
     monkeypatch.setattr(claims, "record_and_claim", claim)
-    monkeypatch.setattr(claims.Openings, "mend", lambda openings: False)  # An idle worker mends.
+    # An idle worker would open it, too.
+    monkeypatch.setattr(claims.Openings, "open_left_parked", lambda openings: False)
     jobs.tick()
     assert [run.id for run in executor.sent] == [first, second]
 

@@ -14,7 +14,7 @@ STATEMENTS = 7
 
 
 def send(kit: Kit) -> None:
-    """Let runs begin at a rate, take their starts, hold a key, and mend."""
+    """Let runs begin at a rate, take their starts, hold a key, and clean up."""
     limits = {"task": Rate(timedelta(seconds=60), burst=2)}
     claims: tuple[Claim, ...] = ()
     kit.runs(3, rate_key="key", gate="rate")
@@ -26,4 +26,5 @@ def send(kit: Kit) -> None:
     rates.record_and_hold(kit.books, delayed, limits["task"])
     kit.finish(claims[1])
     kit.runs(2, rate_key="key", gate="rate")
-    rates.mend(kit.books, ["task"], [])
+    rates.open_unrated(kit.books, ["task"], [])
+    rates.delete_unused_keys(kit.books)

@@ -43,7 +43,8 @@ def test_backlog_of_a_rate_does_not_slow_the_check_for_starts(rated: Kit, statis
         assert len(claims) == 2
         assert not rates.spend(rated.books, HUNDRED, claims)
         assert rates.open_starts(rated.books, HUNDRED, rated.request()).opened == 0
-        rates.mend(rated.books, ["task"], HUNDRED)
+        rates.open_unrated(rated.books, ["task"], HUNDRED)
+        rates.delete_unused_keys(rated.books)
         rated.looks.look_at_queue()
     costs = {
         statement: cost(rated.engine, [(statement, args)]) for statement, args in sent.statements

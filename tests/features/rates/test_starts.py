@@ -292,16 +292,17 @@ def test_runs_that_lost_their_rate_are_all_let_go(
     monkeypatch.setattr(rates, "_BEYOND", 1)
     rates._open_gate.cache_clear()
     waiting(kit, number=9)
-    rates.mend(kit.books, ["task"], [])
+    rates.open_unrated(kit.books, ["task"], [])
     rates._open_gate.cache_clear()
     assert len(kit.claim_ids(side_by_side=True)) == 9
 
 
-def test_mend_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:
+def test_clean_up_frees_runs_without_a_rate_and_forgets_idle_keys(kit: Kit) -> None:
     (old,), (waiting_id,) = waiting(kit), waiting(kit, job_type="rated")
     taken(kit, -90_000, "idle")
     taken(kit, -80_000, "used")
-    rates.mend(kit.books, ["task", "rated"], ["rated"])
+    rates.open_unrated(kit.books, ["task", "rated"], ["rated"])
+    rates.delete_unused_keys(kit.books)
     assert (kit.get(old).rate_key, kit.get(old).gate) == (None, None)
     assert kit.get(waiting_id).gate == "rate"
     assert [row.key for row in kit.sql("SELECT key FROM job_rates")] == ["used"]
