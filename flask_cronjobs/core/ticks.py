@@ -197,7 +197,7 @@ def listen(books: Bookkeeping, tick_id: int, listening: bool) -> None:
     books.rows(statement, {"id": tick_id, "listening": listening})
 
 
-def told_findings(books: Bookkeeping) -> Sequence[str]:
+def sent_findings(books: Bookkeeping) -> Sequence[str]:
     """Return the ids of the findings that were last sent to the webhook."""
     query = f"SELECT {books.dialect.unparsed('findings')} AS findings FROM job_ticks"
     last = "WHERE findings IS NOT NULL ORDER BY started_at DESC, id DESC LIMIT 1"

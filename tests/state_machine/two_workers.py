@@ -209,15 +209,15 @@ class TwoWorkers(RuleBasedStateMachine):
 
     @rule(
         which=st.integers(0, 1),
-        wanted=st.integers(1, 3),
+        limit=st.integers(1, 3),
         beside=st.booleans(),
         begins=st.integers(0, 4),
         fate=FATES,
     )
-    def work(self, which: int, wanted: int, beside: bool, begins: int, fate: Fate | None) -> None:
+    def work(self, which: int, limit: int, beside: bool, begins: int, fate: Fate | None) -> None:
         """A worker records its outcomes, claims, and begins some of what it holds."""
         worker = self.workers[which]
-        self.send(worker, fate, wanted, beside)
+        self.send(worker, fate, limit, beside)
         if worker in self.workers:
             self.begin(worker, begins)
 
@@ -357,14 +357,14 @@ class TwoWorkers(RuleBasedStateMachine):
 
     # The statements of a worker, and the acts between them
 
-    def send(self, worker: ModelWorker, fate: Fate | None, wanted: int, beside: bool) -> None:
+    def send(self, worker: ModelWorker, fate: Fate | None, limit: int, beside: bool) -> None:
         """Record a worker's outcomes and claim; keep the answer, if it comes."""
         outcomes = list(worker.outcomes.values())
         worker.sending = dict(worker.outcomes)
         answer = self.doing(
             worker,
             fate,
-            lambda: worker.claims.claim(outcomes, wanted, idle=worker.idle, side_by_side=beside),
+            lambda: worker.claims.claim(outcomes, limit, idle=worker.idle, side_by_side=beside),
         )
         worker.sending = {}
         if answer is None:
@@ -372,11 +372,11 @@ class TwoWorkers(RuleBasedStateMachine):
             return
         for ended in outcomes:
             if ended.id not in answer.unrecorded:
-                self.check_told(worker, ended, answer)
+                self.check_answer(worker, ended, answer)
                 del worker.outcomes[ended.identity], worker.held[ended.identity]
         worker.held |= {claim.identity: claim for claim in answer.claims}
 
-    def check_told(self, worker: ModelWorker, sent: Outcome, answer: Answer) -> None:
+    def check_answer(self, worker: ModelWorker, sent: Outcome, answer: Answer) -> None:
         """Check that a worker knows its outcome's fate, unless an answer was lost."""
         kind, by = self.accepted[sent.identity]
         if sent.identity not in worker.unsure:

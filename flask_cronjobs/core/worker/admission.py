@@ -113,7 +113,7 @@ LISTENING_POLL_SECONDS = 2.0
 #: worker does not keep the server busy.
 QUIET_DIVISOR = 8
 #: Seconds that the keeper waits for outcomes before it looks for more runs, if its last claim got
-#: fewer than it wanted. So the first handler is not delayed, and one statement records and claims.
+#: fewer than its limit. So the first handler is not delayed, and one statement records and claims.
 SETTLE_SECONDS = 0.005
 
 
@@ -140,17 +140,17 @@ class Pace:
         self._woken_at = time.monotonic()
         self.exhausted = False
 
-    def note_answer(self, answer: Answer, wanted: int, next_start: float) -> None:
+    def note_answer(self, answer: Answer, limit: int, next_start: float) -> None:
         """Note how many runs *answer* brought, and whether it says that more can be claimed.
 
-        :param wanted: the number of runs that were wanted; 0 for none.
+        :param limit: the limit of the claim; 0 if nothing was claimed.
         :param next_start: the time of the next start that a due run waits for.
         """
         now, number = time.monotonic(), len(answer.claims)
         if number:
             self._got_runs_at = now
-        if wanted > 0:
-            self.settled_at = now + SETTLE_SECONDS if 0 < number < wanted else 0.0
+        if limit > 0:
+            self.settled_at = now + SETTLE_SECONDS if 0 < number < limit else 0.0
         self.exhausted = answer.exhausted
         if answer.exhausted:
             self.look_at = min(now + self._between_looks(now), next_start)

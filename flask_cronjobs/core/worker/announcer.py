@@ -24,27 +24,27 @@ MAX_EXCEPTIONS = 100
 
 
 class Announcer:
-    """Reports outcomes in order. `tell`, `send` and `close` belong to the keeper's thread."""
+    """Reports outcomes in order. `report`, `send` and `close` belong to the keeper's thread."""
 
     def __init__(self, app: Flask, news: News, watchers: Sequence[Watcher] = ()) -> None:
         self._app = app
         self._news = news
         self._watchers = watchers
-        self._work = BackgroundThread("cronjobs-announcer", self._tell_all)
+        self._work = BackgroundThread("cronjobs-announcer", self._report_all)
         self._next: list[tuple[Outcome, bool]] = []
-        self._sent = self._told = 0
+        self._sent = self._reported = 0
 
     @property
     def behind(self) -> bool:
         """Whether so many outcomes are unreported that no more runs should be claimed."""
-        return self._sent - self._told >= MAX_UNREPORTED
+        return self._sent - self._reported >= MAX_UNREPORTED
 
-    def tell(self, outcome: Outcome, recorded: bool = True) -> None:
+    def report(self, outcome: Outcome, recorded: bool = True) -> None:
         """Report *outcome* after the next `send`.
 
         :param recorded: False if the outcome was dropped because the lease was lost.
         """
-        many = self._sent - self._told + len(self._next) >= MAX_EXCEPTIONS
+        many = self._sent - self._reported + len(self._next) >= MAX_EXCEPTIONS
         if many and outcome.exception is not None:
             outcome = outcome._replace(exception=None)
         self._next.append((outcome, recorded))
@@ -60,21 +60,21 @@ class Announcer:
     def close(self, patience: float) -> None:
         """Wait until all is reported; give up if nothing was reported for *patience* seconds."""
         self.send()
-        reported, until = -1, 0.0
+        last_count, until = -1, 0.0
         while not self._work.close(0.2):
-            if self._told != reported:
-                reported, until = self._told, time.monotonic() + patience
+            if self._reported != last_count:
+                last_count, until = self._reported, time.monotonic() + patience
             elif time.monotonic() >= until:
                 break
         for watcher in self._watchers:
             watcher.close(patience)
 
-    def _tell_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
+    def _report_all(self, outcomes: list[tuple[Outcome, bool]]) -> None:
         while outcomes:  # Remove each outcome, so that it is freed with its exception.
-            self._tell(*outcomes.pop(0))
-            self._told += 1
+            self._report_one(*outcomes.pop(0))
+            self._reported += 1
 
-    def _tell(self, outcome: Outcome, recorded: bool) -> None:
+    def _report_one(self, outcome: Outcome, recorded: bool) -> None:
         try:
             for watcher in self._watchers if recorded else ():
                 watcher.ended(outcome)

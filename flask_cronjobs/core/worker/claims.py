@@ -25,8 +25,8 @@ _ID = attrgetter("id")
 LATE_SECONDS = 1.0
 #: Seconds between two searches of an idle worker for parked runs that were never opened.
 SEARCH_SECONDS = 1.0
-#: The number of runs that a claim looks at beyond those that it wants, if the last claim got fewer
-#: than it wanted, since some were parked or blocked.
+#: The number of runs that a claim looks at beyond its limit, if the last claim got fewer than its
+#: limit, since some were parked or blocked.
 BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
@@ -216,13 +216,13 @@ class WorkerClaims:
     def claim(
         self,
         outcomes: Sequence[Outcome],
-        wanted: int,
+        limit: int,
         idle: bool,
         tasks: tuple[str, ...] | None = None,
         side_by_side: bool = False,
         look_first: bool = False,
     ) -> Answer:
-        """Record *outcomes* and claim *wanted* runs.
+        """Record *outcomes* and claim up to *limit* runs.
 
         Four things are retried, each for its own reason:
 
@@ -235,7 +235,7 @@ class WorkerClaims:
         :param idle: whether the worker holds nothing else, so that a retry may be claimed.
         :param tasks: the tasks to claim runs of; None for all.
         :param side_by_side: see `ClaimRequest`.
-        :param look_first: if the last claim got fewer runs than it wanted, first check whether a
+        :param look_first: if the last claim got fewer runs than its limit, first check whether a
             run is due. A claim takes more time than this check, and takes SQLite's lock.
         :raises DatabaseTrouble: it is unknown what was recorded and claimed. Call it again.
         """
@@ -245,13 +245,13 @@ class WorkerClaims:
             if self.unanswered.must_check:
                 self.unanswered.give_back()
             sent_before = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
-            if wanted > 0 and not sent_before:
+            if limit > 0 and not sent_before:
                 if self.starts:
                     self.open_starts(not outcomes, tasks)
                 looks = look_first and self._got_less and not outcomes and not openings.unopened
                 if looks and not look_at_queue(self._books):
                     return Answer(exhausted=not (openings.has_keys and openings.open_left_parked()))
-                request = self._request_for(wanted, idle, tasks, side_by_side)
+                request = self._request_for(limit, idle, tasks, side_by_side)
             first_answer, unsent = None, outcomes
             d = self._books.dialect
             if request and not d.one_writer and openings.keyed.intersection(map(_ID, outcomes)):
@@ -285,12 +285,12 @@ class WorkerClaims:
         return next_run(self._books, self._request)
 
     def _request_for(
-        self, number: int, idle: bool, tasks: tuple[str, ...] | None, side_by_side: bool
+        self, limit: int, idle: bool, tasks: tuple[str, ...] | None, side_by_side: bool
     ) -> ClaimRequest:
         if self._blocked.ids:
             self._blocked.forget_old()
         return self._request._replace(
-            limit=number,
+            limit=limit,
             token=f"{self._worker}:{secrets.token_hex(6)}",
             idle=idle,
             beyond=self._beyond,

@@ -87,7 +87,7 @@ class RunnerContext:
             run.output = Output()
         return run
 
-    def note_end(self, run: CurrentRun) -> None:
+    def clean_up_after(self, run: CurrentRun) -> None:
         """Restore our signals after *run*'s handler, and let the keeper write its progress.
 
         The progress is written even if the handler failed: then it matters most.

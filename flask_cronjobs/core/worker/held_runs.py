@@ -81,7 +81,7 @@ class Working:
     :ivar limit: the deadline and timeout of the run or of its current step; `NO_LIMIT` after a
         `TimedOut` has been raised for it.
     :ivar error: the last interruption of its handler.
-    :ivar told_at: when it was first interrupted.
+    :ivar interrupted_at: when it was first interrupted.
     :ivar is_lost: whether it was interrupted because its lease is lost.
     :ivar asked: the keeper's first interruption and its time; only the keeper writes it.
     :ivar warned: whether the keeper has logged that the handler does not end.
@@ -93,7 +93,7 @@ class Working:
     timeout: float
     since: float = field(default_factory=time.monotonic)
     error: BaseException | None = None
-    told_at: float | None = None
+    interrupted_at: float | None = None
     is_lost: bool = False
     asked: tuple[Interruption, float] | None = None
     warned: bool = False
@@ -105,7 +105,7 @@ class Working:
     def note(self, error: BaseException) -> None:
         """Note that *error* interrupts it now."""
         self.error = self.run.interrupted_by = error
-        self.told_at = self.told_at or time.monotonic()
+        self.interrupted_at = self.interrupted_at or time.monotonic()
         self.is_lost = self.is_lost or isinstance(error, LeaseLost)
 
     @contextmanager

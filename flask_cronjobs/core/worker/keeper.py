@@ -405,7 +405,7 @@ class Keeper(threading.Thread):
         self._runner.context.interrupter.requested.pop(outcome.identity, None)
         if not outcome.unbegun:
             self.counts[outcome.kind if recorded else "lost"] += 1
-        self._announcer.tell(outcome, recorded)
+        self._announcer.report(outcome, recorded)
 
     def _endure(self, trouble: DatabaseTrouble, began: float) -> None:
         """Continue in spite of *trouble* until the leases would end, then raise it.

@@ -78,7 +78,7 @@ class OwnSignals:
 
     def __init__(self) -> None:
         self._handlers: dict[int, Any] = {}
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
         self._looked_at = 0.0
 
     def set(self, number: int, handler: Any) -> Any:
@@ -110,8 +110,8 @@ class OwnSignals:
         if handlers and hasattr(signal, "pthread_sigmask"):
             blocked: set[int] = _signal.pthread_sigmask(signal.SIG_UNBLOCK, handlers)
             taken += [number for number in handlers if number in blocked and number not in taken]
-        if taken and task not in self._told:
-            self._told.add(task)
+        if taken and task not in self._warned_of:
+            self._warned_of.add(task)
             logger.warning(
                 "After a run of the task %s, the signals %s were blocked or had other handlers. "
                 "The worker uses these signals to stop and to enforce timeouts, so it has restored "

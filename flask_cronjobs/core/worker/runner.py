@@ -144,7 +144,7 @@ class Runner:
             try:
                 return self._call(handler, working), run.warning
             finally:
-                self.context.note_end(run)
+                self.context.clean_up_after(run)
         finally:
             run_here.reset(before)
             self.working = None

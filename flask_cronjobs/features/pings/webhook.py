@@ -43,7 +43,7 @@ def alert(state: State, worker: str) -> None:
     try:
         open_findings = [finding for finding in findings(state) if finding.id != WEBHOOK]
         with state.bookkeeping() as books:
-            before = ticks.told_findings(books)
+            before = ticks.sent_findings(books)
             text = message(state.app.name, open_findings, before)
             if not text or ping(url, json.dumps({"text": text}).encode(), name=_ALERT):
                 ticks.write_findings(

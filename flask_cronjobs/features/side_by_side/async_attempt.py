@@ -32,7 +32,7 @@ async def attempt(context: RunnerContext, run: AsyncRun, handler: Callable[..., 
     try:
         result = await _call(context, run, handler)
     finally:
-        context.note_end(run.run)
+        context.clean_up_after(run.run)
         run_here.reset(before)
     return success(run.claim, result, run.run.warning, run.since)
 

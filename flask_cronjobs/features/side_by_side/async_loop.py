@@ -64,7 +64,7 @@ class AsyncLoop:
         self._is_alone = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._base = contextvars.copy_context()
-        self._going_on: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._watch = LoopWatch()
         self._keepers_watch = LoopWatch()
 
@@ -79,7 +79,7 @@ class AsyncLoop:
         self._base = contextvars.copy_context()
         self._following = None
         self._begin(claim)
-        self._go_on()
+        self._show_progress()
         self._call_soon(self._admit)
         with self._context.interrupter.finding_async(self._find_blocking):
             while self._runs:
@@ -87,8 +87,8 @@ class AsyncLoop:
                     loop.run_forever()
                 except (KeyboardInterrupt, SystemExit) as error:
                     self._on_exit(error)
-        if self._going_on is not None:
-            self._going_on.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         return self._following
 
     def interrupt_all(self, error: BaseException) -> None:
@@ -151,7 +151,7 @@ class AsyncLoop:
             if run in blocking:
                 run.could_end = float("-inf")
             else:
-                interrupted_at = None if blocking else run.told_at
+                interrupted_at = None if blocking else run.interrupted_at
                 run.could_end = float("inf") if interrupted_at is None else interrupted_at
 
     def _blocking(self, now: float) -> Sequence[AsyncRun]:
@@ -298,15 +298,17 @@ class AsyncLoop:
         if error is not None:
             run.interrupt(error)
 
-    def _go_on(self) -> None:
+    def _show_progress(self) -> None:
         """Note that the loop makes progress, and deliver the interruptions that are due."""
         now = time.monotonic()
-        self._watch.goes_on(now)
-        self._keepers_watch.goes_on(now)
+        self._watch.note_progress(now)
+        self._keepers_watch.note_progress(now)
         self._context.interrupter.postpone(2 * STEP_SECONDS)
         self._deliver()
         if self._loop is not None:
-            self._going_on = self._loop.call_later(STEP_SECONDS, self._go_on, context=self._base)
+            self._timer = self._loop.call_later(
+                STEP_SECONDS, self._show_progress, context=self._base
+            )
 
     def _on_exit(self, error: BaseException) -> None:
         """Continue after an exception that ends a loop.

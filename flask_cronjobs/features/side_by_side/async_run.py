@@ -52,29 +52,29 @@ class AsyncRun(Working):
 class LoopWatch:
     """Tells whether an event loop makes progress, and how long one run has blocked it if not.
 
-    The loop calls `goes_on` every `STEP_SECONDS`. Between two calls it executes at most one step of
-    each task. Signal handlers check in the loop's thread and the keeper in another, so each of them
-    has its own watch.
+    The loop calls `note_progress` every `STEP_SECONDS`. Between two calls it executes at most one
+    step of each task. Signal handlers check in the loop's thread and the keeper in another, so each
+    of them has its own watch.
     """
 
     def __init__(self) -> None:
-        self._went_on = self._since = 0.0
+        self._progress_at = self._since = 0.0
         self._seen: object = None
 
-    def goes_on(self, now: float) -> None:
+    def note_progress(self, now: float) -> None:
         """Note that the loop is between two steps.
 
         :param now: the time by `time.monotonic`, as in the other methods.
         """
-        self._went_on = now
+        self._progress_at = now
 
     def is_late(self, now: float) -> bool:
         """Return whether the loop has shown no progress for long."""
-        return now - self._went_on >= 2 * STEP_SECONDS
+        return now - self._progress_at >= 2 * STEP_SECONDS
 
     def seconds(self, run: object, now: float) -> float:
         """Return for how long *run* alone has been seen running since the last progress."""
-        sighting = (self._went_on, run)
+        sighting = (self._progress_at, run)
         if sighting != self._seen:
             self._seen, self._since = sighting, now
         return now - self._since

@@ -84,7 +84,7 @@ def step(
                 current.end(call())
             for _ in current.commits():
                 time.sleep(_PAUSE)
-        current.go_on()
+        current.raise_if_interrupted()
     return current.row.result
 
 
@@ -100,7 +100,7 @@ async def _step_async(
                 current.end(await call())
             for _ in current.commits():
                 await asyncio.sleep(_PAUSE)
-        current.go_on()
+        current.raise_if_interrupted()
     return current.row.result
 
 
@@ -137,7 +137,7 @@ def _chunks(current: _Step, next_ids: Callable[[Any], Any], is_async: bool) -> G
                     yield _rest()
                 else:
                     time.sleep(_PAUSE)
-        current.go_on()
+        current.raise_if_interrupted()
 
 
 async def _rest() -> None:
@@ -190,7 +190,7 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
                 if in_event_loop():
                     raise Suspended("its row is locked, so it is tried again soon", _SOON)
                 time.sleep(_PAUSE)
-        current.go_on()
+        current.raise_if_interrupted()
     return current.row.result
 
 
@@ -494,10 +494,10 @@ class _Step:
             return steps.is_written(books, self.run.claim, self.row)
         return False
 
-    def go_on(self) -> None:
-        """Return if the attempt may continue.
+    def raise_if_interrupted(self) -> None:
+        """Let the attempt continue, unless it must end here.
 
-        :raises Interruption: the attempt must end here.
+        :raises Interruption: it must.
         """
         if (error := self._interruption()) is not None:
             self.run.ended_by = error

@@ -28,7 +28,7 @@ from tests.postgres import Server
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the warnings of this process in the last minute."""
     monkeypatch.setattr(executor_worker, "_refused", Throttle())
 

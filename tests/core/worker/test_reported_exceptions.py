@@ -178,14 +178,14 @@ def test_exceptions_beyond_the_limit_are_dropped_while_receivers_are_slow(
     app: Flask, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(announcer, "MAX_EXCEPTIONS", 2)
-    telling = Announcer(app, unheard)
+    announcing = Announcer(app, unheard)
     for number in range(3):
-        telling.tell(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
-    telling.send()
-    telling.close(60.0)
+        announcing.report(Outcome(number, "t", "dead", 1, "it", exception=Broken()), recorded=True)
+    announcing.send()
+    announcing.close(60.0)
     assert [outcome.exception is None for outcome in outcomes] == [False, False, True]
-    telling.tell(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
-    assert telling._next[0][0].exception is not None, "all are told, so there is room again"
+    announcing.report(Outcome(3, "t", "dead", 1, "it", exception=Broken()), recorded=True)
+    assert announcing._next[0][0].exception is not None, "all are reported, so there is room again"
 
 
 @both_kinds
