@@ -63,8 +63,8 @@ class Claim(NamedTuple):
     It is a named tuple, which is created three times as fast as a frozen dataclass.
 
     :ivar id: the run's id.
-    :ivar token: ``host:pid:random``, new for each claim. A write with it matches no row once
-        the run has been reclaimed.
+    :ivar token: ``host:pid:random``, new for each claim statement, whose runs share it. A
+        write with it matches no row once the run has been reclaimed.
     :ivar job_type: the task's name.
     :ivar attempt: the number of this attempt, from 1.
     :ivar max_attempts: how many attempts the run has in all.

@@ -1,8 +1,8 @@
 """Record outcomes and claim runs: `record_and_claim`.
 
-Every claim gets a fresh token, and every write about a claimed run names it. Once the run has been
-reclaimed, the token matches no row, so a late write changes nothing. A status, an id or a worker's
-name alone would not protect the row.
+Every claim statement gets a new token, and each statement by which a worker renews or ends a run
+names it. Once the run has been reclaimed, the token matches no row, so a late write changes
+nothing. A status, an id or a worker's name alone would not protect the row.
 
 Recording and claiming are two statements in one transaction, so the claim sees what the outcomes
 have freed. PostgreSQL gets both in one round trip. On PostgreSQL, a worker commits outcomes of
@@ -51,7 +51,8 @@ class ClaimRequest(NamedTuple):
     :ivar queues: the queues to claim from; empty means all but *elsewhere*.
     :ivar elsewhere: queues not to claim from, even if they are among *queues*.
     :ivar lease: seconds that the claim holds without a heartbeat.
-    :ivar idle: whether the worker holds no other run, so that a retry may be claimed.
+    :ivar idle: whether every run that the worker holds has an outcome, so that a retry may be
+        claimed.
     :ivar beyond: how many runs to read beyond *limit*, since the claim may have to park many.
     :ivar side_by_side: whether the runs will run at the same time, as async handlers do. If so, a
         retry may be claimed together with other runs. A last attempt, or one after a lost worker,

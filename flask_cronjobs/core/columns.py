@@ -96,7 +96,7 @@ CLAIMED = (
 
 def returned(d: Dialect) -> str:
     """Return the columns that a claim returns."""
-    # The first two are sort keys, and one odd value must not make the rows unsortable.
+    # `rank` and `run_at` are sort keys, and one odd value must not make the rows unsortable.
     expressions = {
         "rank": "-CAST(job_runs.priority AS bigint)",
         "run_at": d.sortable("job_runs.run_at"),

@@ -48,7 +48,7 @@ def record_slots(books: Bookkeeping, plans: Mapping[int, SlotPlan]) -> list[Reco
     1. Move a watermark only if it has the value that its plan expects. Otherwise another tick was
        faster, and the plan is dropped.
     2. Insert each slot as ``queued`` or ``skipped``. With ``overlap='skip'``, skip it while an
-       earlier run of the definition is queued or running.
+       earlier run of the definition has not ended, unless that run waits for a retry.
     """
     return books.transaction(partial(_record, d=books.dialect, plans=plans))
 

@@ -232,7 +232,7 @@ class WorkerClaims:
            before a claim may take a run that was recorded as failed.
         4. Claims whose answer was lost are released, and looked up again while they may hold.
 
-        :param idle: whether the worker holds nothing else, so that a retry may be claimed.
+        :param idle: see `ClaimRequest`.
         :param tasks: the tasks to claim runs of; None for all.
         :param side_by_side: see `ClaimRequest`.
         :param look_first: if the last claim got fewer runs than its limit, first check whether a

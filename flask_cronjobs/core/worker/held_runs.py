@@ -26,7 +26,8 @@ class Leases:
 
     A lease is counted from the time at which its statement was sent, so it never ends later here
     than in the database. So even a worker that was frozen, or whose connection hangs, knows when
-    another worker may hold the run: no handler begins or continues after the end of its lease.
+    another worker may hold the run: no handler begins after the end of its lease, and one that runs
+    is interrupted then, if handlers can be interrupted in its thread.
 
     The keeper writes the ends when it claims and renews. The runner's thread reads them before a
     handler begins, and when it sets the timer that interrupts the handler.
