@@ -118,7 +118,7 @@ class HandOver(threading.Thread):
             except DatabaseTrouble as trouble:
                 if not trouble.transient:
                     raise
-                self._trouble.say("Runs are handed over later. %s", trouble)
+                self._trouble.say("Runs cannot be handed over yet. %s", trouble)
                 return RETRY_SECONDS
             except _BrokerAway as away:
                 self._away.say("Celery cannot be reached, so the queue %s waits. %s", *away.args)

@@ -57,6 +57,17 @@ class Misfit(Exception):
         return f"{shown_path(self.path, hidden)}: expected {expected}, got {actual}."
 
 
+class Unstorable(Misfit):
+    """The annotation names a type whose values cannot be stored.
+
+    :ivar expected: why, and what to do.
+    """
+
+    def message(self, hidden: Sequence[str]) -> str:
+        """Return the message, which says nothing about the value: no other would fit."""
+        return f"{shown_path(self.path, hidden)}: {self.expected}."
+
+
 class Codec(NamedTuple):
     """How the values of one type are stored.
 
@@ -273,8 +284,8 @@ def _by_pydantic(hint: Any) -> Codec:
     if _tries_too_often(adapter.core_schema):
         return _refusing(
             name,
-            f"a type whose conversion takes linear time, and {name} has unions of types that "
-            "contain unions again. Tell their members apart with pydantic's "
+            f"the type {name} cannot be stored, since it has unions of types that contain unions "
+            "again, which take too long to convert. Tell their members apart with pydantic's "
             "Field(discriminator=…), or annotate with Any for plain JSON",
         )
 
@@ -300,18 +311,16 @@ def _by_pydantic(hint: Any) -> Codec:
 
 
 def _unknown(name: str) -> Codec:
-    expected = (
-        f"a type that can be stored, and {name} is not one. Annotate with a type that the "
-        "documentation of arguments lists, or with Any for plain JSON, or install pydantic if it "
-        "knows the type"
+    why = (
+        f"the type {name} cannot be stored. Annotate with a type that the documentation of "
+        "arguments lists, or with Any for plain JSON, or install pydantic if it knows the type"
     )
+    return _refusing(name, why)
 
-    return _refusing(name, expected)
 
-
-def _refusing(name: str, expected: str) -> Codec:
+def _refusing(name: str, why: str) -> Codec:
     def refuse(value: object) -> Any:
-        raise Misfit(expected, value)
+        raise Unstorable(why, value)
 
     return Codec(name, refuse, refuse)
 
