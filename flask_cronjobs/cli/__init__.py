@@ -13,7 +13,7 @@ from .group import LazyGroup, examples
 jobs_group: LazyGroup = LazyGroup(
     "jobs",
     {
-        "admin": f"{__name__}.admin:admin",
+        "admin": f"{__name__}.overview:admin",
         "tick": f"{__name__}.tick:tick_command",
         "work": f"{__name__}.work:work_command",
     },

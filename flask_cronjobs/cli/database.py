@@ -10,11 +10,11 @@ import click
 from ..core.app_state import state_of
 from ..db.create import are_tables_missing, create_tables, set_storage, set_wal
 from ..db.engines import how_to_migrate, refuse_shared_memory
-from ..insights.checks import Finding
 from ..insights.doctor import examine
+from ..insights.health_checks import Finding
 from ..insights.prune_actions import prune_all
 from ..text.humanize import minute, plural
-from .acts import progress_bar
+from .actions import progress_bar
 from .output import Answer, look, print_finding, set_up
 from .params import actor
 

@@ -148,7 +148,7 @@ def this_command(**changed: object) -> str:
 def _meant(args: Sequence[str]) -> str:
     """Return the command that *args* may have meant; empty if there is none."""
     from . import jobs_group
-    from .admin import admin
+    from .overview import admin
 
     top = {name: ("jobs", name) for name in jobs_group.lazy}
     commands = {**{name: ("jobs", "admin", name) for name in admin.commands}, **top}

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from ..insights.checks import Finding
+from ..insights.health_checks import Finding
 from ..insights.reader import Page, plain_data
 from ..text import one_line, printable
 from ..text.humanize import Fact, ago, full, seconds_since

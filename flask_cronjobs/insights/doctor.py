@@ -15,10 +15,10 @@ from ..db.engines import IN_MEMORY, is_in_memory
 from ..db.errors import LEARN_MORE, name_of
 from ..errors import CronJobsError, SetupError
 from ..text.humanize import duration
-from .checks import Finding, last_tick
 from .doctor_database import database, executors, schema, versions
 from .doctor_rights import rights
 from .health import Verdict, read_verdict
+from .health_checks import Finding, last_tick
 from .reader import Reader, reading
 from .tick_views import list_ticks
 

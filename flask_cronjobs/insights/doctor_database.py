@@ -20,7 +20,7 @@ from ..models.conditions import PARKED, READY
 from ..text import one_line
 from ..text.humanize import plural
 from ..types import NO_SUCH_TASK
-from .checks import Finding
+from .health_checks import Finding
 from .reader import RUNS, Reader
 
 _PACKAGES = (

@@ -12,7 +12,7 @@ from ..db.errors import first_line, what_to_do
 from ..db.schemas import policy
 from ..errors import DatabaseTrouble
 from ..models import JobRun
-from .checks import Finding
+from .health_checks import Finding
 from .reader import Reader
 
 

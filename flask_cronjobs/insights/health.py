@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 from ..models.conditions import HANDED, RUNNING
 from ..text.humanize import ago, capitalized, plural, seconds_between
 from .backlog import oldest_due
-from .checks import Finding, findings, last_tick
+from .health_checks import Finding, findings, last_tick
 from .reader import RUNS, Reader, Source, capped, count_of, reading
 
 #: ``never``: no tick has run yet. ``late``: the last tick was too long ago. ``overdue``: ticks run,

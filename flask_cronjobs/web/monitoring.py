@@ -23,8 +23,8 @@ from ..core.app_state import State, state_of
 from ..core.tick import TickOptions
 from ..core.tick import tick as run_tick
 from ..errors import CronJobsError
-from ..insights.checks import CHECKS
 from ..insights.health import read_figures, read_verdict
+from ..insights.health_checks import CHECKS
 from ..insights.reader import Reader, reading
 from ..insights.tick_views import read_activity
 from ..log import logger

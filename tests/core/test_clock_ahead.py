@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.health_checks import findings
 from flask_cronjobs.models import JobDefinition, JobRun, JobTick
 from flask_cronjobs.testing import travel
 from tests.rows import Rows, now

@@ -15,7 +15,7 @@ from flask_cronjobs.config import Settings
 from flask_cronjobs.core import prune as pruning
 from flask_cronjobs.core import ticks
 from flask_cronjobs.core.prune import prunable, prune
-from flask_cronjobs.insights.checks import seconds_behind
+from flask_cronjobs.insights.health_checks import seconds_behind
 from flask_cronjobs.insights.run_actions import RETRY
 from flask_cronjobs.models import JobBatch, JobEffect, JobOperation
 from flask_cronjobs.types import STATUSES, TERMINAL

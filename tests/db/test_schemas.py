@@ -12,8 +12,8 @@ from sqlalchemy import create_engine, event, text
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, TablesMissing
 from flask_cronjobs.core.app_state import state_of
-from flask_cronjobs.insights.checks import Finding
 from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.health_checks import Finding
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.insights import backlog
 from flask_cronjobs.insights.backlog import Waiting, oldest_due, waiting_groups
-from flask_cronjobs.insights.checks import findings
 from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.health_checks import findings
 from flask_cronjobs.insights.reader import reading
 from flask_cronjobs.insights.run_filters import RunFilter
 from flask_cronjobs.insights.run_list import list_runs

@@ -17,8 +17,8 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State, state_of
 from flask_cronjobs.core.tasks.options import TaskOptions
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.insights.checks import Finding
 from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.health_checks import Finding
 from flask_cronjobs.insights.queues import list_hosts
 from flask_cronjobs.task import Task
 from tests.rows import Rows, ago

@@ -14,8 +14,8 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.insights.checks import Finding
 from flask_cronjobs.insights.doctor import examine
+from flask_cronjobs.insights.health_checks import Finding
 from flask_cronjobs.models import JobRun
 from tests.marks import on_postgresql
 

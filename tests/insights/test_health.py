@@ -16,9 +16,9 @@ from sqlalchemy import select, update
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.core import tick as tick_module
 from flask_cronjobs.core.app_state import State, state_of
-from flask_cronjobs.insights.checks import Finding
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.health_checks import Finding
 from flask_cronjobs.insights.tick_views import list_gaps
 from flask_cronjobs.models import JobDefinition, JobTick
 from tests.rows import Rows, ago

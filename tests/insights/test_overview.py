@@ -12,9 +12,9 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs, DatabaseTrouble
 from flask_cronjobs.core.app_state import State, state_of
-from flask_cronjobs.insights.checks import findings
 from flask_cronjobs.insights.effects import list_effects
 from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.health_checks import findings
 from flask_cronjobs.insights.overview import dead_groups, read_overview
 from flask_cronjobs.insights.reader import Count, reading
 from flask_cronjobs.insights.run_detail import find_run

@@ -17,7 +17,7 @@ from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.features.pings.webhook import message
 from flask_cronjobs.insights import run_list
-from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.health_checks import findings
 from flask_cronjobs.models import JobBatch, JobPause
 from flask_cronjobs.text.humanize import capitalized
 from tests.marks import on_sqlite

@@ -7,7 +7,7 @@ import pytest
 from flask_cronjobs import CronJobs, __version__
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.insights import queues
-from flask_cronjobs.insights.checks import findings
+from flask_cronjobs.insights.health_checks import findings
 from flask_cronjobs.insights.queues import hosts_of, list_hosts
 from flask_cronjobs.insights.reader import reading
 from tests.rows import Rows

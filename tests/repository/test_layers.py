@@ -149,7 +149,7 @@ def circle(pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
 CLOSING_CIRCLES = frozenset(
     {
         ("cli.group", "cli"),
-        ("cli.group", "cli.admin"),
+        ("cli.group", "cli.overview"),
     }
 )
 

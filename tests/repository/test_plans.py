@@ -35,10 +35,10 @@ from flask_cronjobs.features.batches.ending import end_batches
 from flask_cronjobs.features.executors.tokens import in_brokers
 from flask_cronjobs.features.steps import step_rows as steps
 from flask_cronjobs.insights.batch_views import find_batch, list_batches
-from flask_cronjobs.insights.checks import seconds_behind
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.insights.effects import list_effects
 from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.health_checks import seconds_behind
 from flask_cronjobs.insights.keys import find_key
 from flask_cronjobs.insights.operations import (
     Operation,

@@ -13,8 +13,8 @@ import flask_cronjobs
 from flask_cronjobs.cli import jobs_group
 from flask_cronjobs.core.current import CurrentRun
 from flask_cronjobs.insights.batch_views import BatchView
-from flask_cronjobs.insights.checks import Finding
 from flask_cronjobs.insights.health import Verdict
+from flask_cronjobs.insights.health_checks import Finding
 from flask_cronjobs.insights.overview import DeadGroup, Overview
 from flask_cronjobs.insights.run_detail import Attempt, RunView
 from flask_cronjobs.insights.run_rows import RunRow

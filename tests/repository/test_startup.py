@@ -60,7 +60,7 @@ IDLE = {
     *("flask_cronjobs.insights.reader", "flask_cronjobs.insights.run_actions"),
     *("flask_cronjobs.insights.operations", "flask_cronjobs.db.create"),
     *("flask_cronjobs.core.prune", "flask_cronjobs.core.claim"),
-    *("flask_cronjobs.web.pages", "flask_cronjobs.web.actions", "flask_cronjobs.cli.admin"),
+    *("flask_cronjobs.web.pages", "flask_cronjobs.web.actions", "flask_cronjobs.cli.overview"),
     *("flask_cronjobs.core.processes", "flask_cronjobs.core.worker.worker"),
     *("flask_cronjobs.core.worker.runner", "flask_cronjobs.core.worker.keeper"),
 }

@@ -18,7 +18,7 @@ from ...text import one_line
 from .pings import ping
 
 if TYPE_CHECKING:
-    from ...insights.checks import Finding
+    from ...insights.health_checks import Finding
 
 #: The name of the POST in the log.
 _ALERT = "The CRONJOBS_ALERT_URL alert"
@@ -38,7 +38,7 @@ def alert(state: State, worker: str) -> None:
     if url is None:
         return
     # This maps the tables, which a tick without a webhook does not need.
-    from ...insights.checks import WEBHOOK, findings
+    from ...insights.health_checks import WEBHOOK, findings
 
     try:
         open_findings = [finding for finding in findings(state) if finding.id != WEBHOOK]

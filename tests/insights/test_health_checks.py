@@ -9,8 +9,8 @@ import pytest
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.insights.checks import CHECKS, Finding, findings
 from flask_cronjobs.insights.health import read_verdict
+from flask_cronjobs.insights.health_checks import CHECKS, Finding, findings
 from flask_cronjobs.models import JobBatch, JobPause
 from tests.rows import Rows, ago
 

@@ -14,14 +14,14 @@ from ..text import one_line
 from ..text.humanize import late, printed_zone, seconds_since
 
 # Each module declares its commands, in the order in which ``--help`` lists them.
-from . import runs, definitions, lists, acts, crontab, database  # isort: skip
+from . import runs, definitions, lists, actions, crontab, database  # isort: skip
 from .definitions import legend_of, no_definitions, obstacle_to, outcomes_of, schedule_of
 from .group import JobsGroup, command, examples
 from .output import COMMANDS, SECTIONS, Answer, heading, print_finding, since, table
 from .params import JSON_FLAG, WIDE
 from .terminal import paint
 
-_MODULES = (runs, definitions, lists, acts, database, crontab)
+_MODULES = (runs, definitions, lists, actions, database, crontab)
 
 
 class _AdminGroup(JobsGroup):
