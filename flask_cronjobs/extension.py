@@ -58,7 +58,8 @@ class CronJobs(OperatorMethods, StepMethods):
         job tables. Flask-SQLAlchemy has its own. Without metadata, ``flask jobs admin init``
         creates the tables.
 
-    Tasks belong to the instance. Everything else belongs to each app on which it is initialized.
+    Tasks belong to the instance. All other state belongs to the app; one instance can be
+    initialized on several apps.
 
     >>> from flask import Flask
     >>> from flask_cronjobs import CronJobs
@@ -193,8 +194,9 @@ class CronJobs(OperatorMethods, StepMethods):
             are its options, which `Task.schedule` describes.
         :param queue: the queue of the runs, for ``--queue``.
         :param priority: runs with a higher priority are claimed first.
-        :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable of attempt
-            and exception that returns seconds, or None to give up.
+        :param retry: a `Retry`, a number of attempts, ``False`` for one, or a callable that
+            takes the attempt and the exception, and returns the seconds to wait, or None to give
+            up.
         :param timeout: seconds that an attempt may take, at most 30 days; default
             ``CRONJOBS_TIMEOUT``. Every attempt has a timeout.
         :param concurrency: the number of runs of a concurrency key that may run at once, on all
@@ -203,7 +205,7 @@ class CronJobs(OperatorMethods, StepMethods):
             ``"user:{user_id}"``; default: one key for the whole task.
         :param atomic: whether to commit the handler's ``db.session`` work and the run's success
             together.
-        :param async_at_once: the most runs of an ``async def`` handler that a process runs at once;
+        :param async_at_once: how many runs of an ``async def`` handler one process runs at once;
             default ``CRONJOBS_ASYNC_AT_ONCE``, which limits all such tasks together.
         :param around: a hook around the handler; see `around`.
         :param keep_output: whether to keep the last 64 kB that the handler prints and logs; default

@@ -39,9 +39,9 @@ T = TypeVar("T")
 class OperatorMethods:
     """The methods of `CronJobs` that act on the tables, each in the current app.
 
-    The methods that write commit at once, on their own connection beside ``db.session``. SQLite has
-    only one write lock. While the session holds it, these methods raise `SetupError`, so commit the
-    session first. Each method raises `TablesMissing` if the job tables do not exist, and
+    The methods that write commit at once, on a connection of their own, not that of ``db.session``.
+    SQLite has only one write lock. While the session holds it, these methods raise `SetupError`, so
+    commit the session first. Each method raises `TablesMissing` if the job tables do not exist, and
     `DatabaseTrouble` if the database could not be used.
     """
 
@@ -56,7 +56,7 @@ class OperatorMethods:
 
         :param budget: seconds after which no more runs are claimed; default
             ``CRONJOBS_TICK_BUDGET``.
-        :param max_runs: the most runs to claim.
+        :param max_runs: the maximum number of runs to claim.
         :param queues: the queues to claim from; default: all.
         :returns: the report of the tick.
         :raises TypeError: *queues* is one name, not a list of names.
@@ -120,7 +120,7 @@ class OperatorMethods:
         :param payload: the handler's keyword arguments; default: those of the other run.
         :returns: the new run's id.
         :raises NotFound: there is no such run.
-        :raises UnknownTask: the other run's task does not exist any more.
+        :raises UnknownTask: this app's code does not declare the other run's task.
         :raises TypeError: the handler does not take the payload.
         :raises PayloadError: *payload* is not plain JSON.
 
@@ -184,6 +184,7 @@ class OperatorMethods:
         :param task: a task, or its name. Its runs can begin.
         :returns: False if it was not paused.
         :raises NotFound: no definition has that name.
+        :raises ScheduleError: the definition's schedule cannot be read.
 
         >>> jobs.pause(queue="mail")
         >>> jobs.resume(queue="mail")
@@ -204,6 +205,7 @@ class OperatorMethods:
         :param payload: the handler's keyword arguments; default: the definition's own.
         :returns: the run's id.
         :raises NotFound: no definition and no task has that name.
+        :raises UnknownTask: this app's code does not declare the definition's task.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
 

@@ -176,7 +176,8 @@ class Task(DeclaredTask, Generic[P, R]):
         :param run_at: the time (aware) from which the run is due.
         :param delay: seconds (a number or a `timedelta`) from now until the run is due, by the
             database's clock.
-        :param idempotency_key: a key that at most one run holds, as long as *unique_while* says.
+        :param idempotency_key: a key that at most one run holds, for as long as *unique_while*
+            says.
         :param unique_while: how long a run holds its key: while its row is ``"kept"`` (the
             default), while it is ``"pending"`` (has not ended), or while it is ``"waiting"`` (has
             not begun).

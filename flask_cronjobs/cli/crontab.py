@@ -69,7 +69,7 @@ def wake_texts(
 
     :param command: the program that ticks and its arguments; all paths are absolute.
     :param app: the value of FLASK_APP; None if Flask finds the app without it.
-    :param grace: seconds that a handler may continue after SIGTERM, and after its interruption.
+    :param grace: ``CRONJOBS_SHUTDOWN_GRACE``, in seconds.
     :raises SetupError: a part has a control character.
     """
     for part in (str(folder), *command, app or "", str(log)):

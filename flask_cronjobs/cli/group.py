@@ -37,7 +37,8 @@ def ready_streams() -> None:
         if stream is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         elif hasattr(stream, "reconfigure"):
-            # Only if necessary, since this asks for the position, which a pipe does not have.
+            # Only if necessary: for this change Python asks for the stream's position, and a pipe
+            # has none.
             if stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
             stream.reconfigure(line_buffering=True)

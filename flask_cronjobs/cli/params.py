@@ -71,7 +71,7 @@ class Id(click.IntRange):
 def _not_empty(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise click.BadParameter(
-            "it is empty, and would match every run. Give a text, or leave the option out."
+            "it is empty, and would match every run. Give a value, or leave the option out."
         )
     return value
 
@@ -127,7 +127,7 @@ JSON_FLAG = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."
 WIDE = click.Option(["--wide"], is_flag=True, help="Do not cut rows to the width of the terminal.")
 
 
-#: Most rows that a list prints.
+#: The maximum number of rows that a list prints.
 MOST_ROWS = 500
 
 

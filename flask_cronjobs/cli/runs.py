@@ -52,7 +52,7 @@ STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
 #: Seconds that the search for a page may take.
 _SEARCHED_SECONDS = 10.0
-#: Most characters of a payload or a result that are printed; --json prints all.
+#: The maximum number of characters of a payload or a result that are printed; --json prints all.
 _LONGEST_JSON = 20_000
 
 
@@ -78,8 +78,12 @@ def show_list(which: RunFilter, limit: int, before: int | None) -> Answer:
         none = f"No runs match.{advice_on(which, 'list')}"
     note = ""
     if which.search is not None:
-        back = "" if page.next is None else f" back to run {page.next}"
-        note = f"Searched all runs by id and idempotency key, and by label and task{back}."
+        note = "Searched all runs by id, idempotency key, label and task."
+        if page.next is not None:
+            note = (
+                "Searched all runs by id and idempotency key. "
+                f"Searched labels and tasks back to run {page.next}."
+            )
     labels = any(row.label is not None for row in page.rows)
     headers = ["ID", "STATUS", "TASK", *(["LABEL"] if labels else []), "ATTEMPT", "WHEN", "WHY"]
     if is_wide():

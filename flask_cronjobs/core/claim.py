@@ -5,8 +5,8 @@ names it. Once the run has been reclaimed, the token matches no row, so a late w
 nothing. A status, an id or a worker's name alone would not protect the row.
 
 Recording and claiming are two statements in one transaction, so the claim sees what the outcomes
-have freed. PostgreSQL gets both in one round trip. On PostgreSQL, a worker commits outcomes of
-runs with a concurrency key first; see `WorkerClaims.claim`.
+have freed. PostgreSQL gets both in one round trip, with one exception: outcomes of runs with a
+concurrency key are committed before the claim is sent; see `WorkerClaims.claim`.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ from .outcome import (
 )
 
 #: The pauses before the retries of an outcome whose row is blocked. A claim may lock a row for a
-#: moment and then not take its run. New claims wait for these pauses as well: the first is nearly
-#: always enough, while the keeper itself would retry the outcome only after half a second.
+#: moment and then not take its run. Runs claimed in the same transaction begin only after these
+#: pauses. But the first is nearly always enough, and without it the keeper would send the outcome
+#: again only after half a second.
 BLOCKED_PAUSES_SECONDS = (0.01, 0.04)
 
 
 class ClaimRequest(NamedTuple):
     """A worker's request for runs.
 
-    :ivar limit: the most runs to claim.
+    :ivar limit: the maximum number of runs to claim.
     :ivar token: the token that they get.
     :ivar tasks: the tasks that this worker can run.
     :ivar queues: the queues to claim from; empty means all but *elsewhere*.
@@ -104,7 +105,8 @@ class Answer(NamedTuple):
     :ivar unrecorded: the ids of runs that are still held, and whose outcomes are not recorded yet,
         since another transaction has locked their rows.
     :ivar blocked: the ids of waiting runs that the claim has chosen and found blocked.
-    :ivar parked: the ids of waiting runs that the claim has parked, whose keys must be opened.
+    :ivar parked: the ids of waiting runs that the claim has parked. The next runs of their keys
+        must be opened.
     :ivar exhausted: whether another claim would find nothing now; `WorkerClaims` sets it.
     """
 

@@ -61,11 +61,11 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        side, retries and runs with a rate are taken together with others.
     6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. But if
        one run gets a share of a key and is not taken, the key does not count as full: there may be
-       no running run whose end would open it. See `gate`.
+       no running run whose end would open the parked ones. See `gate`.
 
-    PostgreSQL also returns one row with the ids of blocked runs, so that the next claim skips them:
-    those that leave another run of their key without a share, or all of them if the claim locked
-    fewer runs than its limit.
+    On PostgreSQL, one more row has the ids of the parked runs, and of the blocked runs that the
+    next claim is to skip: those that leave another run of their key without a share, or all of them
+    if the claim locked fewer runs than its limit.
 
     If two claims give the same share of a key to different runs, the unique index refuses the later
     one with a unique violation. `Bookkeeping.call` repeats that claim's whole transaction, which

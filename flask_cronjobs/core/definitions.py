@@ -34,7 +34,8 @@ class DefinitionRow(NamedTuple):
     :ivar next_run_at: the *watermark*: the first slot that is not recorded yet.
     :ivar now: the database's time when the row was read.
     :ivar considered_until: every slot up to this time has been recorded, or never will be.
-    :ivar undeclared_since: the time since which the ticking code has not declared it.
+    :ivar undeclared_since: when a tick first ran code that does not declare it; None if no
+        tick has since one last did.
     :ivar app: the name of the app whose code declared it.
     :ivar broken: why a column cannot be read. The payload is then empty, or *next_run_at* None.
     """
@@ -141,7 +142,7 @@ def change(
     first: datetime | None,
     app: str | None = None,
 ) -> bool:
-    """Update a row to *spec*; return False if its watermark has moved since it was read.
+    """Update a row to *spec*; return False if it cannot be updated; see `assign`.
 
     Call this after recording the due slots, which belong to the old schedule. Otherwise a slot that
     is in both schedules could be lost while old and new code run at the same time.
@@ -159,9 +160,10 @@ def change(
 
 
 def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> None:
-    """Mark the definitions of *app* that the ticking code does not declare: all but *declared*.
+    """Mark the definitions of *app*, or of no app, that are not among the *declared* ones.
 
-    Old and new code may run at the same time, so other code may still declare them.
+    They are marked and not removed: old and new code may run at the same time, and the other code
+    may still declare them.
     """
     d = books.dialect
     ids = f"SELECT id FROM job_definitions WHERE {undeclared(d)} LIMIT :chunk {d.skip_locked}"
@@ -182,7 +184,7 @@ def undeclared(d: Dialect) -> str:
 
 
 def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
-    """Record that the ticking code of *app* declares these definitions."""
+    """Record that the code of *app* declares the definitions *ids*."""
     d = books.dialect
     statement = f"""
         UPDATE job_definitions SET undeclared_since = NULL, app = COALESCE(app, :app)
@@ -233,7 +235,11 @@ def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> 
 
 
 def assign(books: Bookkeeping, definition: DefinitionRow, **values: object) -> bool:
-    """Set *values*; return False if the watermark has moved since the definition was read."""
+    """Set *values*.
+
+    :returns: False if the watermark has moved since the definition was read, or if the row is
+        locked or gone.
+    """
     condition, expected = _as_read(books.dialect, definition)
     statement, parameters = _update(books.dialect, condition, values)
     return bool(books.rows(statement, {**parameters, **expected}))

@@ -28,8 +28,8 @@ from .uncommitted import note_enqueued
 ASK_SECONDS = 5.0
 
 
-#: A function that is set inside the block of a batch. It returns the id of the batch that a
-#: new run joins, or None if the run belongs to another app.
+#: Inside the ``with`` block of a batch: a function that returns the id of the batch that a new run
+#: joins, or None if the run belongs to another app.
 joined: ContextVar[Callable[[State, Session], int | None] | None] = ContextVar(
     "flask_cronjobs.joined", default=None
 )

@@ -1,7 +1,7 @@
 """Insert one run in the user's own transaction.
 
-The statement's text is built once, and goes to the driver unchanged on the session's own
-connection. The ORM's way, with a new statement and a flush, takes several times as long.
+The statement's text is built once, and goes to the driver on the session's own connection, past
+SQLAlchemy's compiler. The ORM's way, with a new statement and a flush, takes several times as long.
 """
 
 from __future__ import annotations

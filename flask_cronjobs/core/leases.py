@@ -44,8 +44,9 @@ TAKEN_AT_ONCE = 200
 def renewal_window(lease: float) -> float:
     """Return `RENEWAL_SECONDS`, or half of *lease* (in seconds) if that is less.
 
-    If a worker cannot renew its leases because the write lock is taken, it treats them as valid for
-    at least this long after each try, since no other worker reclaims its runs sooner.
+    While the write lock keeps a worker from renewing its leases, it treats them as valid for at
+    least this long after each try: no other worker reclaims its runs until the lock is free and
+    this time has passed.
     """
     return min(RENEWAL_SECONDS, lease / 2)
 

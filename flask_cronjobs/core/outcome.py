@@ -63,9 +63,9 @@ def _values(d: Dialect) -> str:
     values = ended(status, d.clock, *error)
     values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"{_TERMINAL} OR {_ASKED_TO_STOP}"
-    # A returned attempt does not count, and the next attempt gets its number. If a step ended in
-    # a returned attempt, that attempt was forgiven: ``max_attempts`` was raised, so that it does
-    # not count. Undo this, or the next attempt would be forgiven, too.
+    # An attempt that was released or snoozed does not count, and the next attempt gets its
+    # number. If a step ended in such an attempt, the attempt was forgiven: ``max_attempts`` was
+    # raised, so that it does not count. Undo this, or the next attempt would be forgiven, too.
     values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
     for condition, *names in (
         (ends, "finished_at"),
@@ -314,7 +314,7 @@ def _write_output(d: Dialect) -> TextClause:
     """)
 
 
-#: The number of characters of a message's first line that are compared to group errors.
+#: How many characters of a message's first line decide which group its error belongs to.
 _HEAD_CHARACTERS = 300
 
 

@@ -90,7 +90,7 @@ def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> li
             answer = claims.record(outcomes)
     else:
         answer = _record_twice(claims, outcomes)
-    # Nothing else opens their keys, since this `WorkerClaims` has claimed nothing.
+    # This `WorkerClaims` has claimed nothing, so it does not know which of these runs have a key.
     gate.open_behind(books, answer.recorded)
     return [answer.stored(outcome) for outcome in outcomes if outcome.id in answer.recorded]
 

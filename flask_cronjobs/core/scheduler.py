@@ -33,7 +33,8 @@ def enqueue_slots(
 ) -> tuple[Counter[str], list[DefinitionRow]]:
     """Turn due slots into runs. Do this before `sync_definitions`.
 
-    Due slots follow the schedule that the row still has, and the current time zone data.
+    Due slots are computed from the schedule in the row, even if the code has a new one, and from
+    the current time zone data.
 
     :returns: the numbers of recorded and skipped rows, and the definitions that were read, with
         their new watermarks.
@@ -152,7 +153,8 @@ def _schedule(cron: str, timezone: str) -> Schedule:
 def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
     """Return the plan for a due definition's slots; if its row is broken, log it and return None.
 
-    A slot that became due while the ticking code did not declare the definition does not run.
+    If ticks have run code that does not declare the definition for longer than `TickHistory.grace`,
+    its due slots do not run.
     """
     if row.broken is not None or row.next_run_at is None:
         _log_broken(row, row.broken)

@@ -33,7 +33,8 @@ PRUNE_SECONDS = 9.0
 
 
 class TickOptions(NamedTuple):
-    """How to run one tick. None means: as the app's settings say.
+    """How to run one tick. Where None is allowed, it stands for the app's setting.
+
 
     :ivar workers: how many processes; more than one are forked.
     :ivar budget: seconds after which no more runs are claimed.
@@ -78,7 +79,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             pass
         budget = state.settings.tick_budget if options.budget is None else options.budget
         until = opened.started + budget
-        # A tick waits for runs whose start comes within its budget.
+        # A tick also waits for runs that their rate lets begin within its budget.
         start_comes = features.next_start(state, books, options.queues) < until
         if look_at_queue(books) or start_comes:
             # This is imported late for the same reason as in `worker_options`.

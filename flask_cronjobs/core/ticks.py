@@ -116,7 +116,7 @@ def begin(
 def insert_tick(d: Dialect) -> TextClause:
     """Return the INSERT of `begin`."""
     latest = f"SELECT pruned FROM job_ticks ORDER BY started_at DESC LIMIT {LATEST_TICKS}"
-    # The rows that set each mark; one such row is enough.
+    # For each boolean field of `TickRow`, the rows that make it true. One such row is enough.
     rows_of = {
         "expired": f"job_runs WHERE {RUNNING} AND locked_until <= {d.now}",
         "spent": f"job_runs WHERE {ODD} AND {SPENT}",
@@ -234,7 +234,7 @@ LEAST_GRACE = timedelta(minutes=2)
 
 
 class TickHistory:
-    """The ticks of the last day, read when first needed.
+    """The ticks of the last day and the last finished one, read when first needed.
 
     :param books: a bookkeeping connection.
     """

@@ -50,12 +50,12 @@ from .reader import (
     steps,
 )
 
-#: Most groups of task, queue and priority that are read one by one. If there are more, reading all
-#: runs is faster.
+#: The maximum number of groups of task, queue and priority that are read one by one. If there are
+#: more, reading all runs is faster.
 MOST_STEPS = 1_000
-#: Most groups of runs waiting for their rate that are read.
+#: At most this many groups of runs that wait for their rate are read.
 _MOST_RATED = 1_000
-#: Most priorities that `first_due` reads one by one. With more, it reads all runs.
+#: The maximum number of priorities that `first_due` reads one by one. With more, it reads all runs.
 MOST_PRIORITIES = 10
 _GROUP = ("job_type", "queue", "priority")
 
@@ -126,12 +126,12 @@ def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Coun
     return {name: numbers.get(name, (none, none)) for name in queues}
 
 
-#: Most waiting runs that are counted.
+#: Counting waiting runs stops at this number.
 COUNTED = 10_000
 
 
 def overdue(reader: Reader) -> list[Query]:
-    """Return statements for our runnable runs that have been due for `CRONJOBS_HEALTH_OVERDUE`.
+    """Return SELECTs of this app's runnable runs that are overdue by `CRONJOBS_HEALTH_OVERDUE`.
 
     1. Runs that are ready, unless their concurrency key is at its limit.
     2. If runs wait for their rate, those whose rate has had a free start for that long.
@@ -291,7 +291,7 @@ def unpaused_groups(reader: Reader) -> Sequence[Waiting]:
 
 
 def oldest_due(reader: Reader) -> datetime | None:
-    """Return the due time of the oldest run that our ticks or executors could run."""
+    """Return the due time of the oldest run that this app's ticks or executors could run."""
     groups = unpaused_groups(reader)
     due = [group.due for group in groups if is_declared(reader, group.task)]
     if reader.state.settings.executors:
@@ -300,7 +300,7 @@ def oldest_due(reader: Reader) -> datetime | None:
     return min((moment for moment in due if moment is not None), default=None)
 
 
-#: Most slots that `due` returns.
+#: The maximum number of slots that `due` returns.
 _SLOTS = 10_000
 
 

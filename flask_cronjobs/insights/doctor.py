@@ -88,7 +88,10 @@ def _own_clock(reader: Reader) -> Finding:
     return Finding("clock", "warning", f"This host's clock is {_off(offset)}", _CLOCK_TODO)
 
 
-_CLOCK_TODO = "Set up NTP on it. Jobs use the database's time, but logs and handlers do not."
+_CLOCK_TODO = (
+    "Set up NTP on it. Runs are on time, since they follow the database's clock, but logs and "
+    "handlers use this host's."
+)
 
 
 def _off(offset: float) -> str:

@@ -48,7 +48,7 @@ def schema(reader: Reader) -> Iterator[Finding]:
     tables = JobRun.metadata.sorted_tables
     missing = [table.name for table in tables if table.name not in names]
     if missing:
-        what = f"missing: {', '.join(missing)}. Jobs need all of them."
+        what = f"missing: {', '.join(missing)}. Flask-CronJobs needs all of its tables."
         yield Finding("tables", "error", what, how_to_create_tables(reader.state.engine))
     else:
         yield Finding("tables", "ok", f"all {len(tables)} tables exist")
@@ -87,7 +87,9 @@ def _indexes(inspector: Inspector, table: Table) -> Iterator[Finding]:
             what = f"{index.name} is {_WRONG[bool(index.unique)]}"
             yield Finding("indexes", "error", what, todo)
         elif existing["column_names"] != index.columns.keys():
-            what = f"{index.name} has other columns than this version needs: queries slow down"
+            what = (
+                f"{index.name} does not have the columns that this version needs: queries slow down"
+            )
             yield Finding("indexes", "warning", what, todo)
 
 

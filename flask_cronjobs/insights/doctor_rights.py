@@ -23,7 +23,7 @@ class _RollBack(Exception):
 def rights(reader: Reader) -> Iterator[Finding]:
     """Try the statements of jobs on each table, in a transaction that is rolled back.
 
-    It is a bookkeeping transaction, which may write on SQLite, too.
+    On SQLite, a bookkeeping transaction begins with BEGIN IMMEDIATE, so it needs write access.
     """
     errors: list[BaseException] = []
 
@@ -49,7 +49,7 @@ def rights(reader: Reader) -> Iterator[Finding]:
         findings += _hidden(reader)
     yield from dict.fromkeys(findings)  # A read-only file gives the same error for all tables.
     if not findings:
-        yield Finding("rights", "ok", "jobs may read and write each of their tables")
+        yield Finding("rights", "ok", "the database role may read and write all job tables")
 
 
 def _finding(what: str, todo: str | None) -> Finding:
@@ -86,8 +86,9 @@ def _uses(connection: Connection, table: Table) -> Iterator[Sequence[str]]:
         yield (f"SELECT nextval(pg_get_serial_sequence('{name}', 'id'))",)
 
 
-#: Selects a table where row-level security may hide rows from the role or refuse them: either no
-#: policy lets all rows pass for some kind of statement, or a restrictive policy exists.
+#: Selects a table where row-level security may hide rows from the role or refuse them: either
+#: there is a kind of statement for which no policy lets all rows pass, or a restrictive policy
+#: exists.
 _HIDDEN = """
     SELECT c.relname, quote_ident(current_user) AS role FROM pg_class c
     WHERE c.oid = CAST(:name AS regclass) AND row_security_active(c.oid) AND (

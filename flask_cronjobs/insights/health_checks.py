@@ -210,11 +210,11 @@ def _filled_button(button: Button, values: Seen) -> Button:
 _A_DAY = timedelta(days=1)
 #: How far pruning may be behind, since only one tick in 19 prunes.
 _UNPRUNED = timedelta(hours=1)
-#: Number of latest ticks that are searched for the one that was seen alive last.
+#: How many of the latest ticks are searched for the one that was last seen alive.
 _RECENT_TICKS = 100
-#: Seconds that a time in a row may be ahead of the clock.
+#: How many seconds a stored time may be ahead of the clock.
 AHEAD = 60.0
-#: Most runs at the head of a strict order that are read.
+#: The maximum number of runs at the head of a strict order that are read.
 _HEADS = 1_000
 #: The id of the check of the webhook, which is not sent to the webhook itself.
 WEBHOOK = "webhook"

@@ -12,7 +12,7 @@ from .reader import RUNS, Source, reading
 from .run_filters import RunFilter
 from .run_rows import RunRow, rows_of
 
-#: Most runs of a key that are shown.
+#: The maximum number of runs of a key that are shown.
 SHOWN = 10
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .reader import Page, Reader, Source
 
 T = TypeVar("T")
-#: Most characters of a target that are kept.
+#: The maximum number of characters of a target that are kept.
 _LONGEST = 500
 
 
@@ -51,7 +51,7 @@ def perform(
 ) -> T:
     """Do *work*; if it changes something, record *operation* in the same transaction and log it.
 
-    :param work: gets a bookkeeping whose writes are committed together.
+    :param work: called with a `Bookkeeping` whose writes are committed together.
     :param changed: returns whether the result of *work* means that something was changed.
     :raises DatabaseTrouble: the work failed, or its result is unknown. It is not tried again.
     """
@@ -132,7 +132,7 @@ def end(books: Bookkeeping, operation: Operation) -> int:
 
 #: Seconds without a change after which an unfinished operation counts as stopped.
 STOPPED_AFTER_SECONDS = 60.0
-#: Most operations on one run that are shown.
+#: The maximum number of operations on one run that are shown.
 _SHOWN = 10
 
 

@@ -15,10 +15,10 @@ from .schedule_needs import DEAD_ROWS_READ, latest_dead
 from .schedule_views import DefinitionList, Sort, list_definitions
 from .tick_views import Bucket, read_activity
 
-#: Most definitions that the first page shows.
+#: The maximum number of definitions that the first page shows.
 DEFINITIONS_SHOWN = 12
 _GROUPS = 50
-#: Most labels of a group that are shown.
+#: The maximum number of labels of a group that are shown.
 LABELS = 5
 _GROUPED = ("job_type", "error_type", "fingerprint")
 

@@ -16,7 +16,7 @@ from .backlog import count_waiting, unpaused_groups, waiting_groups
 from .pauses import PauseView, is_declared, list_pauses
 from .reader import TICKS, Count, Page, Reader, Source, read_once, reading
 
-#: Most hosts that `QueueView.service` names.
+#: The maximum number of hosts that `QueueView.service` names.
 _NAMED = 3
 
 
@@ -96,7 +96,7 @@ def _view(
     )
 
 
-#: Most ticks that are read, newest first.
+#: The maximum number of ticks that are read, newest first.
 _SEARCHED_TICKS = 10_000
 #: The shortest time for which a host counts as serving its queues after its last tick.
 SERVES_FOR = timedelta(minutes=10)
@@ -116,7 +116,7 @@ class Host(NamedTuple):
     version: str | None
 
 
-#: Most hosts that are listed.
+#: The maximum number of hosts that are listed.
 HOSTS = 100
 
 

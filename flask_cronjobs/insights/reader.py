@@ -143,7 +143,7 @@ Source: TypeAlias = State | Reader
 
 @contextmanager
 def reading(source: Source) -> Generator[Reader, None, None]:
-    """Open a `Reader` on a connection beside ``db.session``, or yield the given `Reader`.
+    """Open a `Reader` on a connection of its own, or yield the given `Reader`.
 
     If a test gives the session the only connection, the reader uses that.
 
@@ -261,7 +261,7 @@ def capped(statement: Query) -> ScalarSelect[int]:
 
 
 def record(kind: type[T], row: Any, /, **others: Any) -> T:
-    """Return a dataclass *kind* made from *others* and, for its other fields, columns of *row*."""
+    """Return a *kind*, a dataclass: fields that are not in *others* come from columns of *row*."""
     names = (field.name for field in fields(cast("Any", kind)) if field.name not in others)
     return kind(**{name: getattr(row, name) for name in names}, **others)
 

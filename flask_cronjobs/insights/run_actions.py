@@ -31,9 +31,9 @@ from .run_filters import RunFilter, matching, words
 
 #: Called with the number of runs done since the last call, for a progress bar.
 Progress = Callable[[int], object]
-#: Most runs that one statement changes.
+#: The maximum number of runs that one statement changes.
 CHANGED_AT_ONCE = 500
-#: Most runs that a filter finds.
+#: A filter finds at most this many runs.
 MOST_MATCHING = 1_000_000
 #: Seconds that PostgreSQL may take to find the runs of a filter.
 _SEARCH_SECONDS = 600.0
@@ -157,7 +157,7 @@ class Action:
         """Change all runs of *which* in chunks; log the number, even if an error stops the action.
 
         :param progress: called after each chunk with the number of its runs.
-        :param most: the most runs to change.
+        :param most: the maximum number of runs to change.
         :param found_by: the filter that has found *which*, if *which* is ids.
         :raises StateConflict: the filter's status does not allow it.
         """
@@ -266,8 +266,8 @@ def change_in_rounds(
     On PostgreSQL, it waits for rows that another transaction has locked, but not for long. It
     yields the changes of each transaction, so that their effects are not lost if a later one fails.
 
-    :param operation: if it has a row, the row counts the runs; otherwise a change of one run
-        inserts the row.
+    :param operation: if its row exists, the number of runs is added to it. If not, only one run is
+        changed, and the row is inserted with that change.
     :param other_values: values of other columns to change, named like the fields of a `NewRun`.
     """
     d = books.dialect
@@ -383,7 +383,8 @@ def _announce(
                 error=f"{what} by {actor}", error_type="Cancelled", label=change.label,
             )  # fmt: skip
             signals.send(signals.run_cancelled, state.app, outcome=outcome)
-    # Batches come last: if the database fails now, a tick ends them, but nothing sends the signal.
+    # Batches come last: if the database fails now, a later tick ends them. Nothing would send the
+    # signals later.
     ended_in = {change.batch_id for change in changes if change.status in TERMINAL}
     if batches := {batch for batch in ended_in if batch is not None}:
         end_batches(books, batches)

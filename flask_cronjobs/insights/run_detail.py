@@ -29,7 +29,7 @@ from .search import shown_keys
 from .step_views import StepView, steps_of
 from .wait_reasons import Wait, waits_of
 
-#: Most outputs in a view, since each may have 64 kB.
+#: The maximum number of outputs in a view, since each may have 64 kB.
 OUTPUTS_SHOWN = 10
 
 

@@ -78,7 +78,7 @@ DUE_FIRST = Sorting("run_at", False)
 class Cursor:
     """The last run of a page.
 
-    :ivar moment: the time by which it was listed; None if the list is ordered by id alone.
+    :ivar moment: its time in the column that orders the list; None if only the id orders it.
     """
 
     id: int
@@ -115,7 +115,7 @@ class RunPage(Page[RunRow]):
         return None if self.next is None else self.next.id
 
 
-#: Most rows that a page reads if no index narrows the list.
+#: The maximum number of rows that a page reads if no index narrows the list.
 WINDOW = 50_000
 
 
@@ -218,7 +218,7 @@ def _floor(reader: Reader, which: RunFilter, cursor: Cursor | None, order: Sorti
 
 
 def _first(queries: Sequence[Query], limit: int, order: Sorting, fenced: bool) -> Query:
-    """Return a SELECT of the first *limit* ids, and of the times by which they are listed."""
+    """Return a SELECT of the first *limit* ids, and of the times that order the list."""
     c: Any = RUNS.c
     chosen = queries[0]
     if fenced:
@@ -234,7 +234,7 @@ def _first(queries: Sequence[Query], limit: int, order: Sorting, fenced: bool) -
 
 #: The statuses whose runs `count_by_status` counts.
 COUNTED: tuple[Status, ...] = ("queued", "running", "failed", "dead")
-#: Most rows of each index that `count_by_status` reads.
+#: The maximum number of rows of each index that `count_by_status` reads.
 _COUNTED_ROWS = 10_000
 _BY_GROUP = "job_type, queue, priority, run_at, id"
 #: The order of each index. Without it, PostgreSQL may read the whole table instead.

@@ -12,7 +12,7 @@ from ..types import Status
 from .reader import CAP, RUNS, Source, is_one_of, reading
 from .run_rows import RunRow, rows_of
 
-#: Most runs and most errors that are shown.
+#: The maximum numbers of runs and of errors that are shown.
 SHOWN = 10
 
 

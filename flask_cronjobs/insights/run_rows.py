@@ -76,7 +76,7 @@ class RunRow:
         )
 
 
-#: Most characters of an error that a list shows.
+#: The maximum number of characters of an error that a list shows.
 ERROR_SHOWN = 300
 
 

@@ -35,7 +35,7 @@ from .schedule_needs import set_aside
 from .schedule_views import DefinitionView, definition_views
 from .search import shown_key
 
-#: Most gaps in its slots that a definition's page shows.
+#: The maximum number of gaps in its slots that a definition's page shows.
 GAPS = 5
 
 

@@ -36,9 +36,10 @@ from .reader import (
     values_of,
 )
 
-#: Most skipped and cancelled runs, newest first, that are searched for missed slots.
+#: The maximum number of skipped and cancelled runs, newest first, that are searched for missed
+#: slots.
 _SEARCHED_ROWS = 2000
-#: Most definitions that a sentence names.
+#: The maximum number of definitions that a sentence names.
 _NAMED = 3
 
 
@@ -134,9 +135,9 @@ NEEDS: Mapping[Need, str] = {
     "doubt": "effect in doubt",
     "late": "late",
 }
-#: Most dead runs, newest first, that are read.
+#: At most this many dead runs are read, newest first.
 DEAD_ROWS_READ = 10_000
-#: Most definitions that are found for each need.
+#: The maximum number of definitions that are found for each need.
 _MOST_DEFINITIONS = 1_000
 
 
@@ -209,6 +210,6 @@ def _in_doubt(reader: Reader) -> Query:
 
 
 def _having(need: Need, definition_id: ColumnElement[int]) -> Query:
-    """Return a SELECT of the definitions *definition_id*, each once and with *need*."""
+    """Return a SELECT of the distinct values of *definition_id*, each with *need*."""
     columns = literal(need, String).label("need"), definition_id.label("definition_id")
     return select(*columns).where(definition_id.is_not(None)).distinct().limit(_MOST_DEFINITIONS)

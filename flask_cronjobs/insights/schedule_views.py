@@ -81,9 +81,9 @@ class DefinitionView:
     needs: tuple[Need, ...]
 
 
-#: Most runs of each definition that are shown.
+#: The maximum number of runs of each definition that are shown.
 CELLS = 10
-#: Most next slots of each definition that are shown.
+#: The maximum number of next slots of each definition that are shown.
 NEXT = 3
 #: How far ahead a slot is searched for: the next February 29 may be 8 years away, and the next one
 #: on a Monday 40 years.
@@ -166,7 +166,7 @@ def _unreadable(cron: str, zone: str) -> str | None:
 
 
 def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
-    """Return the next slots, after the due slot that no tick has recorded yet, if there is one."""
+    """Return the next slots. If a slot is due and no tick has recorded it yet, it comes first."""
     if row.paused_at is not None or _broken(row) is not None:
         return ()
     # Slots are at whole minutes.

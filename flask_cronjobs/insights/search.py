@@ -26,7 +26,7 @@ HEAD, LONGEST = 80, 4_000
 
 
 def payload_columns(reader: Reader) -> tuple[Any, ...]:
-    """Return the columns that `label_of` needs beside the label; none where payloads are hidden."""
+    """Return the columns that `label_of` needs besides the label; none if payloads are hidden."""
     if not reader.state.settings.show_payload:
         return ()
     is_needed = and_(RUNS.c.label.is_(None), func.length(as_type(RUNS.c.payload, Text)) <= LONGEST)
@@ -56,7 +56,7 @@ class Keys(NamedTuple):
     concurrency: str | None
 
 
-#: The columns of a run that `shown_keys` needs beside the payload.
+#: The columns of a run that `shown_keys` needs besides the payload.
 KEYS = RUNS.c.job_type, RUNS.c.idempotency_key, RUNS.c.concurrency_key
 
 

@@ -15,7 +15,7 @@ from ..text.redaction import redacted
 from ..types import JSON, without_secret
 from .reader import STEPS, Reader, record
 
-#: Most steps of a run that are shown: the latest ones.
+#: The maximum number of steps of a run that are shown: the latest ones.
 SHOWN = 50
 
 

@@ -64,7 +64,8 @@ class JobDefinition(Base):
     """Every slot up to this time has been recorded, or never will be. An update of the time zone
     data may move a slot before `next_run_at`, but slots before this time are ignored."""
     undeclared_since: Mapped[datetime | None]
-    """The time since which the ticking code has not declared it; null while some code does."""
+    """When a tick first ran code that does not declare it; null if no tick has since one last
+    did."""
     app: Mapped[str | None]
     """The name of the app whose code declared it."""
     ping_url: Mapped[str | None]

@@ -34,7 +34,7 @@ from ..types import JSON, json_object, stored_json
 from .params import needed, text
 from .render import Message, back, reader_page, sent_from
 
-#: Most runs that one click changes, since web servers end long requests.
+#: The maximum number of runs that one click changes, since web servers end long requests.
 RUNS_A_CLICK = 10_000
 #: The prefix of the names of fields that hold arguments.
 FIELD = "argument:"
@@ -273,7 +273,7 @@ def prepare(error: Exception | None = None) -> Response:
     state = state_of()
     arguments = read_arguments(state, name)
     if arguments is None:
-        abort(404, f"There is no definition and no task {name}.")
+        abort(404, f"There is no definition or task {name}.")
     task, stored = arguments
     payload = stored if state.settings.show_payload else None
     return _form(state, task, payload, error, name=name, run=None, can_retry=False)

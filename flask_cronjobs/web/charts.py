@@ -81,7 +81,10 @@ _LONG = 1.0
 
 
 def height(took: float | None, runs: Sequence[Cell | RunRow]) -> str:
-    """Return the class for a cell's height, in quarters of the longest run; empty if it is full."""
+    """Return the CSS class for a cell's height, in quarters of the longest run.
+
+    It is empty for full height: above three quarters, without a duration, or if all runs are short.
+    """
     longest = max((run.took or 0.0 for run in runs), default=0.0)
     if took is None or longest < _LONG or took > longest * 0.75:
         return ""

@@ -26,11 +26,11 @@ from ..types import JSON, Status
 #: A color of the pages, which is a class name of the style sheet.
 Tone: TypeAlias = Literal["good", "warn", "bad", "busy", "idle"]
 
-#: Most characters of a payload or a result that a page shows.
+#: The maximum number of characters of a payload or a result that a page shows.
 LONGEST_JSON = 20_000
-#: Most characters of an error that the banner of a run shows.
+#: The maximum number of characters of an error that the banner of a run shows.
 _LONGEST_ERROR = 500
-#: Most characters of a name that a list shows, which are two lines on a phone.
+#: The maximum number of characters of a name that a list shows, which are two lines on a phone.
 _LONGEST_NAME = 60
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -100,7 +100,7 @@ def _hour(local: datetime) -> str:
     return f"{local:%H:%M}" if whole else f"{local:%H:%M:%S}"
 
 
-#: Matches a moment, a name of code, or a number before its unit in a sentence.
+#: Matches, in a sentence, a moment, code in backticks, or a number's last digit before its unit.
 _IN_TEXT = re.compile(
     r"(?P<moment>[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}) UTC|`(?P<code>[^`]+)`"
     r"|(?P<number>[0-9]) (?=(?:ms|s|min|h|d|kB|MB|%)\b)"
@@ -174,7 +174,7 @@ def breakable(name: str) -> Markup:
 
 
 def short(name: str) -> Markup:
-    """Return *name* as `breakable` does; a long name is cut in the middle, but has a full title."""
+    """Return *name* as `breakable` does; a long name is cut in the middle, with a ``title``."""
     whole = printable(name)
     if len(whole) <= _LONGEST_NAME:
         return breakable(whole)

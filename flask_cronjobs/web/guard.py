@@ -106,13 +106,13 @@ _PROXY = (
     "authorize= they are open to direct requests from this machine only. Give authorize= to "
     "CronJobs, or use the address of the app itself."
 )
-#: Headers in which a proxy names its client, beside those that begin with X-Forwarded-.
+#: Headers in which a proxy names its client, besides those that begin with X-Forwarded-.
 _FORWARDED = ("forwarded", "via")
 _HERE = r"(?i)(?:(?:[a-z0-9-]+\.)*localhost|127\.0\.0\.1|\[::1\])(?::[0-9]+)?"
 #: Limits the warnings about wrong tick tokens, since anyone can cause them.
 _wrong_token = Throttle()
 _SECONDS_BETWEEN_WARNINGS = 60.0
-#: Most characters of a client's text that the log repeats.
+#: The maximum number of characters of a client's text that the log repeats.
 _LONGEST_SHOWN = 200
 #: The parameters that start a search in texts.
 _SEARCHES = ("q", "error")

@@ -189,5 +189,5 @@ _READ: dict[str, Callable[[Mapping[str, str], str], Any]] = {
 
 
 def is_short(value: str) -> bool:
-    """Return whether the *value* of an unread parameter is short enough to repeat."""
+    """Return whether *value*, which has not been checked, is short enough to repeat."""
     return len(value) <= MAX_TEXT

@@ -73,7 +73,7 @@ def page(template: str, status: int = 200, tone: Tone = "idle", **values: Any) -
     """Render ``cronjobs/<template>.html``.
 
     :param tone: the color of the favicon.
-    :param values: the values that the template needs beside the common ones.
+    :param values: the values that the template needs besides the common ones.
     """
     state = state_of()
     config = cast("Mapping[str, Any]", current_app.config)
@@ -149,7 +149,7 @@ _KEPT = ("name", "sort", "page", "task", "batch", "key")
 
 
 def here() -> str:
-    """Return the value of forms' field ``back``: this page, and the URL parameters to keep."""
+    """Return the value of the form field ``back``: this page, and the URL parameters to keep."""
     arguments = {name: request.args.get(name, "") for name in _KEPT}
     parameters = {name: value for name, value in arguments.items() if value and is_short(value)}
     endpoint = (request.endpoint or "").rpartition(".")[2]
@@ -194,7 +194,8 @@ def _templates() -> Environment:
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        # Forms use the filter `e` for the values of fields, since it does not clean them.
+        # Values of form fields pass through the filter `e`, since `_printable` leaves markup as it
+        # is: a field must keep its value unchanged.
         autoescape=True,
         finalize=_printable,
         auto_reload=False,
@@ -240,7 +241,7 @@ def _csrf() -> str | None:
 
 #: Seconds after which a page is requested again if its server or database has failed.
 RETRY_AFTER_SECONDS = 10
-#: Most characters of a message that are shown.
+#: The maximum number of characters of a message that are shown.
 _LONGEST_ERROR = 500
 _CODES: tuple[tuple[type[CronJobsError], int], ...] = (
     (NotFound, 404),

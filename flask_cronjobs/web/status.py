@@ -19,7 +19,7 @@ from .format import definition_tone
 from .params import choice, clamped, needed
 from .render import reader_page
 
-#: Most rows of each kind that the first page shows.
+#: The maximum number of rows of each kind that the first page shows.
 SCHEDULES_SHOWN = 25
 GROUPS_SHOWN = 10
 DOUBTS_SHOWN = 10

@@ -53,7 +53,7 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     again = shlex.join(("flask", "jobs", "admin", *args, "--wide", "--limit", "1", "--before"))
     older = next(line for line in out.splitlines() if "Older" in line)
     assert sorted(shlex.split(f"{again} {queued}")) == sorted(shlex.split(older)[1:])
-    assert "Searched all runs by id and idempotency key, and by label and task back to run" in out
+    assert "Searched labels and tasks back to run" in out
     assert [run["id"] for run in admin.data(*args)["runs"]] == [queued, dead]
     times = ("--since", f"{ago(60):%Y-%m-%dT%H:%MZ}", "--until", f"{ago(-60):%Y-%m-%dT%H:%MZ}")
     assert len(admin.data("list", *times)["runs"]) == 3

@@ -28,8 +28,8 @@ SHOWN = 60
 
 #: How to fix an argument that is missing because a decorator supplies it.
 _GIVEN_BY_DECORATOR = (
-    ". If a decorator supplies it, write the decorator's inner function with the other arguments: "
-    "def inner(n) instead of def inner(*args, **kwargs)"
+    ". If a decorator supplies it, give the decorator's inner function only the arguments that it "
+    "does not supply: def inner(n) instead of def inner(*args, **kwargs)"
 )
 
 

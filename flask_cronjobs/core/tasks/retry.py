@@ -82,7 +82,7 @@ class Retry:
         """Return how many seconds to wait after *attempt* (from 1) failed with *error*.
 
         :returns: from 0 to *cap*, or None to give up now. It does not consider *max_attempts*: the
-            caller compares the attempt to the run's own.
+            caller compares the attempt with the run's ``max_attempts``.
 
         >>> Retry(base=10, jitter=False).delay(3, OSError("no network"))
         40.0
@@ -152,7 +152,7 @@ def _attempts(number: int) -> Retry:
 def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
     """Check a task's ``retry=``.
 
-    :raises TaskError: it is not a policy, or a callable that does not take two arguments.
+    :raises TaskError: it is no policy, or it is a callable that does not take two arguments.
     """
     policy = retry_policy(retry, 10)
     if not isinstance(policy, CallableRetry):

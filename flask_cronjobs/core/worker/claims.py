@@ -31,8 +31,8 @@ BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
 #: The seconds added to `SKIP_SECONDS` for each blocked run if claims find no other runs. If all
-#: blocked runs have one key, it takes one claim to find each of them. So the longer time keeps such
-#: claims to a tenth of the worker's time.
+#: blocked runs have one key, each claim finds only one of them. The longer time leaves such claims
+#: about a tenth of the worker's time.
 SKIP_SECONDS_PER_RUN = 0.01
 #: The largest number of blocked runs that claims skip.
 MAX_BLOCKED_RUNS = 1000
@@ -81,7 +81,7 @@ class UnansweredClaims:
             complete = [release_token(self._books, token) for token in self._tokens]
             until = moment + self._lease
             self._tokens = {token: min(end, until) for token, end in self._tokens.items()}
-            # If one is not complete, a row with its token is blocked.
+            # If a release is not complete, another transaction has locked a row with that token.
             self.must_check = not all(complete)
 
 
@@ -105,7 +105,7 @@ class Openings:
     def note(self, outcomes: Iterable[Held], answer: Answer, opened: Collection[int] = ()) -> None:
         """Note what *answer* says about *outcomes* and about the claim.
 
-        :param opened: the runs whose keys were opened before the claim.
+        :param opened: the ids of runs; the next runs of their keys were opened before the claim.
         """
         self.unopened.difference_update(opened)
         if self.keyed:
@@ -229,7 +229,7 @@ class WorkerClaims:
         1. `Bookkeeping.call` retries a statement that the database refuses for now.
         2. `record_and_claim`, and later the keeper, retries outcomes whose rows are blocked.
         3. Outcomes whose answer was lost are sent again. Those that match no row are looked up
-           before a claim may take a run that was recorded as failed.
+           before the next claim, which could take a run again that was recorded as failed.
         4. Claims whose answer was lost are released, and looked up again while they may hold.
 
         :param idle: see `ClaimRequest`.
@@ -302,7 +302,7 @@ class WorkerClaims:
     def _send(self, outcomes: Sequence[Outcome], request: ClaimRequest | None) -> Answer:
         """Record *outcomes*, claim what *request* asks for, and note the answer.
 
-        One transaction opens the next runs of keys, records and claims. Before it, outcomes that
+        One transaction records, opens the next runs of keys, and claims. Before it, outcomes that
         hold back a rate key are recorded one by one. After it, each claimed run takes its start.
 
         :raises DatabaseTrouble: it is unknown what was recorded and claimed.
@@ -354,7 +354,7 @@ class WorkerClaims:
         answer = record_and_claim(self._books, [released(claim) for claim in too_early], None)
         self.openings.note(too_early, answer)
         if answer.unrecorded:
-            raise DatabaseTrouble("A claimed run cannot be given back", transient=True)
+            raise DatabaseTrouble("A claimed run cannot be released", transient=True)
         return tuple(claim for claim in claims if claim not in too_early)
 
     def _confirm(self, sent_before: Sequence[Outcome], answer: Answer) -> Answer:

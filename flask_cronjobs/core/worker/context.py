@@ -112,7 +112,7 @@ class RunnerContext:
             try:
                 self._first = gate.held_first(self.books, token)
             except DatabaseTrouble as trouble:
-                logger.warning("%s was given back. %s", claim, trouble)
+                logger.warning("%s was released. %s", claim, trouble)
                 return False
             self._looked_for, self._looked_at = token, now
         return claim.id in self._first

@@ -49,7 +49,7 @@ TROUBLE_SECONDS = 0.2
 STOPPING_SECONDS = 0.05
 #: Heartbeats per lease, or per `CRONJOBS_HEALTH_TICK_AGE` if that is shorter.
 BEATS_PER_LEASE = 4
-#: Seconds between two checks for cancels and lost leases while a run is long.
+#: Seconds after which a handler is watched for cancels and a lost lease, and between two checks.
 WATCH_SECONDS = 1.0
 #: Seconds between two checks of batches while their runs are running.
 BATCHES_SECONDS = 1.0
@@ -445,7 +445,7 @@ class Keeper(threading.Thread):
         )
 
     def _watch(self) -> float:
-        """If a run is long, check leases and cancels; return when to do so again."""
+        """Check cancels and leases if a handler is running for long; return when to repeat."""
         now, claims = time.monotonic(), self._held_runs.claims
         earliest = min((working.since for working in self._runner.at_work), default=now)
         if not claims or now - earliest < WATCH_SECONDS:

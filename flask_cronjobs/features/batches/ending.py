@@ -27,7 +27,7 @@ from ...text import one_line
 from ...types import TERMINAL, BatchCounts, json_object, stored_json
 from .batch_rows import is_live, members_of, numbers_of
 
-#: Most batches that one statement checks.
+#: The maximum number of batches that one statement checks.
 MAX_BATCHES = 1000
 #: Seconds of the successive waits for another process that is ending the same batch.
 PAUSE_SECONDS = (0.01, 0.04)

@@ -100,6 +100,6 @@ def _give_back(state: State, books: Bookkeeping, run_id: int, token: str, worker
     release_token(books, token, run_id)
     if task is not None:
         logger.warning(
-            "The task %s, run %d, was given back, and is due again in %d s. %s",
+            "The task %s, run %d, was released, and is due again in %d s. %s",
             *(task, run_id, REFUSED_SECONDS, lacks),
         )

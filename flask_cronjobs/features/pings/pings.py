@@ -214,7 +214,8 @@ def _request(url: str, body: bytes | None, kind: str) -> Request:
 
 #: Number of pings that are sent at once. Those of one definition are sent one after the other.
 LANES = 8
-#: Most pings that wait in a lane. If a monitor does not keep up, further pings are dropped.
+#: The maximum number of pings that wait in a lane. If a monitor does not keep up, further pings are
+#: dropped.
 MAX_WAITING_PINGS = 200
 #: Seconds for which the URLs are cached; the second value holds if there were none.
 FRESH_SECONDS, FRESH_SECONDS_IF_NONE = 2.0, 60.0

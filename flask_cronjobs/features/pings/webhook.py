@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The name of the POST in the log.
 _ALERT = "The CRONJOBS_ALERT_URL alert"
-#: Most characters of a message; Discord refuses more.
+#: The maximum number of characters of a message; Discord refuses more.
 _MAX_CHARACTERS = 2_000
 
 

@@ -16,7 +16,7 @@ from .rates import BEFORE_ALL
 
 #: Seconds between two checks of a busy worker for free starts.
 LOOK_SECONDS = 0.05
-#: Most seconds for which a worker skips runs of a key whose row is locked.
+#: The largest number of seconds for which a worker skips runs of a key whose row is locked.
 MAX_REST_SECONDS = 1.0
 
 

@@ -34,13 +34,13 @@ from ...db.dialect import Dialect
 from ...models.conditions import RATE_READY, RATE_WAITS
 from ...types import Claim, Outcome, stored_time, time_or_none
 
-#: Most groups that one statement reads. A group is the runs of a key with the same task, queue and
-#: priority.
+#: The maximum number of groups that one statement reads. A group is the runs of a key with the same
+#: task, queue and priority.
 GROUPS_READ = 500
-#: Most such statements that one check sends.
+#: The maximum number of such statements that one check sends.
 _READS_A_LOOK = 20
-#: Most runs of each group whose gates one check opens, and how many more it reads, since some wait
-#: for their concurrency keys.
+#: The maximum number of runs of each group whose gates one check opens, and how many more it reads,
+#: since some wait for their concurrency keys.
 _READY = 400
 _BEYOND = 20
 _GROUP = ("rate_key", "job_type", "queue", "priority")
@@ -362,7 +362,8 @@ def _hold(d: Dialect) -> str:
     """
 
 
-#: Most checks of one `open_unrated`, enough to open the gates of 40,000 runs of a group.
+#: The maximum number of checks of one `open_unrated`, enough to open the gates of 40,000 runs of a
+#: group.
 _UNRATED_CHECKS = 100
 
 

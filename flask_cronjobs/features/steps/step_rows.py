@@ -23,7 +23,7 @@ from ...models.conditions import HOLDS_KEY, RUNNING
 from ...text import clean, pattern
 from ...types import JSON, Claim, json_text, stored_json
 
-#: Most attempts of a run that are forgiven, so that no run continues forever.
+#: The maximum number of attempts of a run that are forgiven, so that no run continues forever.
 MAX_FORGIVEN_ATTEMPTS = 1000
 
 

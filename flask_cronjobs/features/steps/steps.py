@@ -511,7 +511,7 @@ class _Step:
             return Suspended(f"it {steps.WAITS[self.row.kind]} at the step {self.row.name!r}")
         if run_row.paused or self.run.gives_back():
             why = "its task or queue is paused" if run_row.paused else "its worker is stopping"
-            return Suspended(f"{why}, so it was given back at the end of a step")
+            return Suspended(f"{why}, so it was released at the end of a step")
         return None
 
 

@@ -23,7 +23,7 @@ from ...text.redaction import shown_path
 from ...types import JSON
 
 _NOTHING = object()
-#: Most tries of a value by nested unions, and the depth to which they are counted.
+#: The maximum number of tries of a value by nested unions, and the depth to which they are counted.
 _MOST_TRIES, _LEVELS = 100, 80
 
 
@@ -284,8 +284,8 @@ def _by_pydantic(hint: Any) -> Codec:
     if _tries_too_often(adapter.core_schema):
         return _refusing(
             name,
-            f"the type {name} cannot be stored, since it has unions of types that contain unions "
-            "again, which take too long to convert. Tell their members apart with pydantic's "
+            f"the type {name} cannot be stored, since it has unions whose members contain "
+            "unions, which take too long to convert. Tell their members apart with pydantic's "
             "Field(discriminator=…), or annotate with Any for plain JSON",
         )
 
@@ -328,7 +328,7 @@ def _refusing(name: str, why: str) -> Codec:
 def _tries_too_often(schema: Any) -> bool:
     """Return whether unions in pydantic's *schema* may try a value over `_MOST_TRIES` times.
 
-    Each member of a union is tried for each value. If members contain unions again, this happens on
+    Each member of a union is tried for each value. If members contain unions too, this happens on
     each level: two members that contain their own union are tried 2**depth times.
     """
     parts = _parts(schema, {})

@@ -13,7 +13,7 @@ from ...types import JSON
 from .arguments import codec_for
 from .codecs import ANY, Codec, Misfit
 
-#: Most choices that a form shows as a list.
+#: The maximum number of choices that a form shows as a list.
 _MAX_CHOICES = 50
 
 
