@@ -105,7 +105,7 @@ def test_every_token_that_is_taken_arrives_in_a_header() -> None:
         ("KEEP_OUTPUT", "off", r"In the environment, write false\."),
         ("WORK_IN_DEBUG", 1, r"In the environment, write true\."),
         ("URL_PREFIX", "None", r"or None\. In the environment, write null\."),
-        ("TICK_TOKEN", 12345678901234567, r"It is a number: in the environment, put it into"),
+        ("TICK_TOKEN", 12345678901234567, r"It is a number: in the environment, put it in"),
     ],
 )
 def test_message_helps(name: str, value: Any, says: str) -> None:
