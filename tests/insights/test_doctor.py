@@ -125,7 +125,7 @@ def test_tables_made_by_the_app_are_sound_as_well(
         ),
         (
             ["DROP INDEX ix_job_runs_rate", "CREATE INDEX ix_job_runs_rate ON job_runs (rate_key)"],
-            *("indexes", "warning", "ix_job_runs_rate has other columns"),
+            *("indexes", "warning", "ix_job_runs_rate does not have the columns"),
         ),
     ],
 )
