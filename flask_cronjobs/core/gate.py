@@ -103,7 +103,7 @@ def open_all_left_parked(books: Bookkeeping) -> int:
 
 
 def open_left_parked(books: Bookkeeping, after: str = "") -> tuple[int, str]:
-    """Open parked runs that were never opened, of the next `KEYS_READ` keys after *after*.
+    """Open parked runs that were never opened, of each gate's next `KEYS_READ` keys after *after*.
 
     :returns: the number of opened runs, and the key after which to continue, if any.
     """

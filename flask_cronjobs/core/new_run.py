@@ -1,4 +1,8 @@
-"""The values of a new run, made from a call of its task."""
+"""The values of a new run, made from a call of its task.
+
+This module and `tasks.options` do not import `annotations` from ``__future__``: `TYPES` needs the
+fields' types, and not their names.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

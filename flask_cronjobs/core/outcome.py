@@ -279,8 +279,8 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
     """Write what the handler of *outcome* has printed and logged.
 
     If the lease was lost or the run has ended, the output is still written, unless another claim
-    has written output of the same attempt. If another transaction has locked the run's row, neither
-    the output nor the outcome is written, and both are retried.
+    has written output of the same attempt. If another transaction has locked the run's row, the
+    outcome is retried, and the output is then written again.
     """
     if outcome.attempt > FAILURES_KEPT:
         old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"

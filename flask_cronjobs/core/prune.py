@@ -139,7 +139,7 @@ def prune(books: Bookkeeping, settings: Settings, counted: Counted | None = None
     The caller may stop after any round.
 
     On SQLite, other writers must find a moment between two of our transactions. They try every few
-    milliseconds, so we leave them as much time as we took.
+    milliseconds, so we leave them as much time as we took, but at most `_REST_SECONDS`.
 
     :param settings: says how long rows are kept. Batches are kept like succeeded runs, and finished
         effects like dead runs, but at least as long as their run may be retried.

@@ -32,7 +32,8 @@ from ..text.humanize import seconds_since
 from ..types import TickReport
 from .params import clamped
 
-#: Seconds that other requests wait for the first answer, and that an answer stays valid.
+#: Seconds that other requests wait for the first answer, and for which the last answer is repeated
+#: while a check runs.
 LIMIT_SECONDS = 5.0
 
 
