@@ -14,7 +14,7 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, Retry
+from flask_cronjobs import CronJobs, LeaseLost, Retry
 from flask_cronjobs.core import leases
 from flask_cronjobs.core import reclaim as reclaim_module
 from flask_cronjobs.core.app_state import State
@@ -35,6 +35,11 @@ def never(attempt: int, error: BaseException) -> float | None:
     raise AssertionError(error)
 
 
+def give_up(attempt: int, error: BaseException) -> float | None:
+    """A policy that retries nothing."""
+    return None
+
+
 @pytest.mark.parametrize("policy", [Retry(on=OSError), Retry(not_on=Exception), never])
 def test_policy_is_not_asked_about_a_lost_worker(
     jobs: CronJobs, context: None, rows: Rows, policy: Any
@@ -45,6 +50,20 @@ def test_policy_is_not_asked_about_a_lost_worker(
     ids = [rows.run("running", attempts=attempts, **lost_columns) for attempts in (1, 3)]
     assert jobs.tick().reclaimed == 2
     assert [rows.get(id_).status for id_ in ids] == ["failed", "dead"]
+
+
+@pytest.mark.parametrize("policy", [Retry(on=OSError), Retry(not_on=BaseException), give_up])
+def test_policy_is_not_asked_about_a_lost_lease(
+    jobs: CronJobs, context: None, rows: Rows, policy: Any
+) -> None:
+    """A lease that ends is no error of the handler, whether its worker lives or has died."""
+
+    def lose_lease() -> None:
+        raise LeaseLost("the lease ran out")
+
+    jobs.task(name="it", retry=policy)(lose_lease)
+    ids = [rows.run(job_type="it", attempts=attempts, max_attempts=3) for attempts in (0, 2)]
+    assert (jobs.tick().failed, [rows.get(id_).status for id_ in ids]) == (1, ["failed", "dead"])
 
 
 @on_postgresql

@@ -58,7 +58,8 @@ class Retry:
     :param cap: seconds that no delay exceeds.
     :param jitter: choose each delay at random between half of it and all of it, so that runs that
         failed together are not retried together.
-    :param on: retry only these exceptions; after any other one, the run is dead at once.
+    :param on: retry only these exceptions; after any other one, the run is dead at once. A lost
+        worker or lease (`WorkerLost`, `LeaseLost`) is retried whatever *on* and *not_on* say.
     :param not_on: never retry these exceptions.
     :raises TaskError: a value is not valid.
 
