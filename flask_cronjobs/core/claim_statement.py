@@ -54,11 +54,12 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        shares, too, since most of them are being taken by another claim. In strict order, only the
        first run gets a share.
     5. ``takes`` has the first runs that may begin. A retry or a last attempt is claimed alone: if
-       one is first, the claim takes only that run, and only if the worker holds no other. Otherwise
-       it takes several first attempts. So a run that kills the process costs its neighbors one
-       attempt at most, and never their last. A run with a rate is claimed alone, too: its claim
-       uses up a start of its rate, so it must not wait for others to end. If the runs run side by
-       side, retries and runs with a rate are taken together with others.
+       one is first, the claim takes only that run, or nothing while a run that the worker holds has
+       no outcome yet. If a first attempt is first, the claim takes several of them. So a run that
+       kills the process costs its neighbors one attempt at most, and never their last. A run with a
+       rate is claimed alone, too: its claim uses up a start of its rate, so it must not wait for
+       others to end. If the runs run side by side, retries and runs with a rate are taken together
+       with others.
     6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. But if
        one run gets a share of a key and is not taken, the key does not count as full: there may be
        no running run whose end would open the parked ones. See `gate`.

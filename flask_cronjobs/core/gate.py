@@ -159,7 +159,8 @@ def _open(d: Dialect, keys: str) -> TextClause:
        order. It locks no other row, since a concurrent opening would skip that row.
     """
     of_key = f"{PARKED} AND gate = 'keys' AND concurrency_key = grp.key"
-    # If both sides are plain columns, SQLite searches the index by the first of them only.
+    # If both sides of this comparison are plain columns, SQLite searches the index by `job_type`
+    # alone.
     operator, group = ">", "grp.job_type, grp.queue"
     if d.one_writer:
         operator, group = ">=", "grp.job_type || '', grp.queue || char(1)"

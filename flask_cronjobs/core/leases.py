@@ -1,4 +1,4 @@
-"""Renew the leases of held runs, find those that ended, and begin runs in executors."""
+"""Renew the leases of held runs, find leases that have ended, and begin runs in executors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Renewal(NamedTuple):
 
 
 #: Seconds to wait on SQLite, once the write lock is free, before runs are reclaimed, so that living
-#: workers can renew their leases. Within this time, each keeper begins and ends another try.
+#: workers can renew their leases. This is long enough for each keeper to try once more.
 RENEWAL_SECONDS = 3.0
 #: The largest number of runs that are reclaimed, or ended because no attempt is left, at a time.
 TAKEN_AT_ONCE = 200

@@ -132,7 +132,7 @@ def record_statement(d: Dialect, plain: bool) -> TextClause:
     a row for each run takes a tenth of a worker's time. SQLite's statement returns a row for each
     run; `failures_statement`, which is sent before it, inserts failures.
 
-    :param plain: whether all are plain successes, as most are: they need a third of the values.
+    :param plain: whether all are plain successes, as most are: they need a quarter of the values.
     """
     columns, values, returned = OUTCOME_COLUMNS, _values(d), "job_runs.started_at, given.*"
     if plain:

@@ -153,8 +153,8 @@ def _schedule(cron: str, timezone: str) -> Schedule:
 def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
     """Return the plan for a due definition's slots; if its row is broken, log it and return None.
 
-    If ticks have run code that does not declare the definition for longer than `TickHistory.grace`,
-    its due slots do not run.
+    If, for longer than `TickHistory.grace`, ticks have run code that does not declare the
+    definition, its due slots do not run.
     """
     if row.broken is not None or row.next_run_at is None:
         _log_broken(row, row.broken)
@@ -162,7 +162,7 @@ def plan_due(row: DefinitionRow, history: TickHistory) -> SlotPlan | None:
     try:
         since = row.undeclared_since
         if since is not None and row.now - since > history.grace:
-            reason = f"not declared by the code that ticked since {since.isoformat()}"
+            reason = f"not declared by the code that ticks have run since {since.isoformat()}"
             return _plan(row, None, reason=reason, kind="Undeclared")
         plan = _plan(row, row.spec.catchup)
         if not any(slot.skipped for slot in plan.slots):

@@ -138,9 +138,10 @@ def insert_of_slots(d: Dialect) -> str:
 
 
 def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
-    """Return the number of skipped slots that `_note` wrote to a row, and the first of them.
+    """Return the number of skipped slots that a row stands for, and the first of them.
 
-    :param result: the row's result; if it was edited by hand, it counts as one slot.
+    :param result: the row's result; without a first slot, as after an overlap, or if it cannot be
+        read, the row counts as one slot.
     :param last: the last of the slots.
     """
     try:

@@ -33,10 +33,9 @@ PRUNE_SECONDS = 9.0
 
 
 class TickOptions(NamedTuple):
-    """How to run one tick. Where None is allowed, it stands for the app's setting.
+    """How to run one tick. If *workers* or *budget* is None, the app's setting applies.
 
-
-    :ivar workers: how many processes; more than one are forked.
+    :ivar workers: how many worker processes; if there are several, they are forked.
     :ivar budget: seconds after which no more runs are claimed.
     :ivar started_by: the server, such as Gunicorn, that started this resident command, if one did.
     :ivar own_process: whether this process is the tick's own. If so, it handles SIGTERM and SIGINT,

@@ -64,8 +64,8 @@ class JobDefinition(Base):
     """Every slot up to this time has been recorded, or never will be. An update of the time zone
     data may move a slot before `next_run_at`, but slots before this time are ignored."""
     undeclared_since: Mapped[datetime | None]
-    """When a tick first ran code that does not declare it; null if no tick has since one last
-    did."""
+    """When a tick first found that its code does not declare the definition. A later tick whose
+    code does sets it back to null."""
     app: Mapped[str | None]
     """The name of the app whose code declared it."""
     ping_url: Mapped[str | None]

@@ -31,8 +31,8 @@ BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
 #: The seconds added to `SKIP_SECONDS` for each blocked run if claims find no other runs. If all
-#: blocked runs have one key, each claim finds only one of them. The longer time leaves such claims
-#: about a tenth of the worker's time.
+#: blocked runs have one key, each claim finds only one of them. With the longer time, such claims
+#: take only about a tenth of the worker's time.
 SKIP_SECONDS_PER_RUN = 0.01
 #: The largest number of blocked runs that claims skip.
 MAX_BLOCKED_RUNS = 1000
@@ -45,7 +45,7 @@ class UnansweredClaims:
     claims. So the worker looks again every second, for as long as such a claim would hold.
 
     :param lease: the length of a lease, in seconds.
-    :ivar must_check: whether to ask the database what was claimed before anything else is sent.
+    :ivar must_check: whether the next claim or record must first ask the database what was claimed.
     """
 
     def __init__(self, books: Bookkeeping, lease: float) -> None:

@@ -1,9 +1,9 @@
-"""The keeper: a thread beside the runner that owns the worker's bookkeeping connection.
+"""The keeper: the thread that owns the worker's bookkeeping connection, beside the runner's.
 
-In one transaction it records the outcomes that have come in and claims the next runs; on PostgreSQL
-it commits outcomes of runs with a concurrency key first. It renews leases, and watches for cancels
-and deadlines. While one commit is under way, the next outcomes come in, so short runs are recorded
-together, and an outcome waits for one commit at most.
+In one transaction it records the outcomes that have come in and claims the next runs; on
+PostgreSQL, if one of these outcomes is of a run with a concurrency key, they are committed first.
+It renews leases, and watches for cancels and deadlines. While one commit is under way, the next
+outcomes come in, so short runs are recorded together, and an outcome waits for one commit at most.
 
 Each iteration of its loop has four parts: collect messages; decide; take the steps that are due,
 which send statements; interrupt handlers that should have ended.
@@ -445,7 +445,7 @@ class Keeper(threading.Thread):
         )
 
     def _watch(self) -> float:
-        """Check cancels and leases if a handler is running for long; return when to repeat."""
+        """Check cancels and leases if a handler has run for long; return when to repeat."""
         now, claims = time.monotonic(), self._held_runs.claims
         earliest = min((working.since for working in self._runner.at_work), default=now)
         if not claims or now - earliest < WATCH_SECONDS:
@@ -487,7 +487,7 @@ class Keeper(threading.Thread):
         return time.monotonic() + COUNT_SECONDS
 
     def _stop_with_parent(self) -> float:
-        """Stop if the parent of the process pool was killed, so that it cannot stop this worker.
+        """Stop if the pool's parent process has ended, since it can no longer stop this worker.
 
         The parent's id was read before the fork, so a parent that died at once is noticed, too.
         """
