@@ -95,7 +95,7 @@ class DatabaseTrouble(CronJobsError):
 
 
 class EffectInDoubt(CronJobsError):
-    """A process died during an effect, and ``in_doubt="raise"`` was given."""
+    """An effect is in doubt, and ``in_doubt="raise"`` was given."""
 
 
 class AtomicCommit(CronJobsError, RuntimeError):

@@ -408,8 +408,9 @@ class CronJobs(OperatorMethods, StepMethods):
         :param key: the name of the effect, such as ``"charge:invoice:812"``. It must be the same in
             each attempt.
         :param func: does the effect; called with *args* and *kwargs*.
-        :param in_doubt: the reaction if a process died during the effect: ``"skip"`` (returns None;
-            the doubt is logged and shown to operators), ``"redo"``, or ``"raise"``.
+        :param in_doubt: what to do if an earlier call died or was interrupted during the effect:
+            ``"skip"`` (returns None; the doubt is logged and shown to operators), ``"redo"``, or
+            ``"raise"``.
         :returns: the result of *func* after a round trip through JSON, so that a tuple becomes a
             list. A result that is not JSON or is too large is not kept: a warning is logged, the
             first call returns the result unchanged, and later calls return None.

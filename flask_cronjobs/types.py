@@ -76,7 +76,8 @@ class Claim(NamedTuple):
     :ivar error_type: the type of the error that ended the previous attempt; None for the first one.
     :ivar snoozes: how often the run has been snoozed.
     :ivar batch_id: the batch that the run belongs to.
-    :ivar forgiven: attempts up to this number are not counted, since they finished steps.
+    :ivar forgiven: attempts up to this number are not counted, since a step ended in the last of
+        them.
     :ivar label: the run's label, if it has one.
     """
 

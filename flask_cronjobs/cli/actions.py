@@ -136,7 +136,9 @@ def _act_on_each(action: Action, ids: Sequence[int]) -> None:
             refused = True
             click.echo(f"Error: {said(error)}", err=True)
         else:
-            what = "asked its worker to stop" if change.status == "running" else action.result
+            what = (
+                "its worker was asked to stop it" if change.status == "running" else action.result
+            )
             click.echo(f"Run {run_id} of {whose(change.task, change.label)}: {what}.")
     if refused:
         raise click.exceptions.Exit(1)

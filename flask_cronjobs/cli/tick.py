@@ -91,9 +91,9 @@ def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
             )
         if similar_names(queue, sorted(known_queues)):
             logger.warning(
-                "No task in this app's code uses the queue %r.%s From %r, only runs that were "
-                "enqueued with using(queue=%r) are claimed.",
-                *(queue, did_you_mean(queue, known_queues), queue, queue),
+                "No task in this app's code uses the queue %r.%s Only runs that were enqueued "
+                "with using(queue=%r) are claimed from it.",
+                *(queue, did_you_mean(queue, known_queues), queue),
             )
 
 

@@ -1,6 +1,6 @@
 """Count the waiting and due runs by task and queue, at a cost that does not grow with them.
 
-`wait_reasons` says why one run waits, `checks` finds runs that may wait forever, and
+`wait_reasons` says why one run waits, `health_checks` finds runs that may wait forever, and
 `schedule_needs` finds the definitions that need attention.
 """
 
@@ -67,7 +67,7 @@ class Waiting:
     :ivar oldest: the due time of the first run.
     :ivar due: the due time of the first run that a tick could run now; None if there is none. Runs
         whose concurrency key is at its limit are left out. For runs with a rate, it is the time
-        at which a start became free.
+        from which the first due run could have started.
     :ivar rate_key: the rate key of the runs, if they wait for their rate.
     """
 

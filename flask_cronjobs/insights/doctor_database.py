@@ -159,7 +159,10 @@ def versions(reader: Reader) -> Finding:
     return Finding("versions", "info", ", ".join(parts))
 
 
-_TODO = "Start its broker and its workers: see outgrowing.md in the documentation."
+_TODO = (
+    "Check that Celery's broker and workers run, and that the workers' code calls init(): see "
+    "outgrowing.md in the documentation."
+)
 
 
 def executors(reader: Reader) -> Iterator[Finding]:

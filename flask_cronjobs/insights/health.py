@@ -66,7 +66,7 @@ class Verdict:
 def read_verdict(source: Source, *, only_errors: bool = False) -> Verdict:
     """Return whether ticks run and runnable work is claimed in time.
 
-    :param only_errors: run only the checks that can make it red.
+    :param only_errors: run only the checks that can make the verdict red.
     """
     with reading(source) as reader:
         tick = last_tick(reader)

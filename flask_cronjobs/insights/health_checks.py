@@ -90,11 +90,11 @@ class Finding:
 
     :ivar id: the name of the check, which never changes, so that it can be searched for.
     :ivar level: ``error`` if jobs do not run or run wrongly; ``warning`` if that may happen.
-    :ivar what: the problem and what it means, as the rest of a sentence.
+    :ivar what: the problem and what it means, as a clause to which words may be added in front.
     :ivar todo: the advice; empty if there is nothing to do.
     :ivar since: the time when the problem began, if it is known.
     :ivar link: the page that shows the problem.
-    :ivar act: the button that solves it there.
+    :ivar act: the button for solving it, which Status shows beside it.
     :ivar by: the user who caused it, shown only to those who may see the pages.
     :ivar number: the number of affected rows.
     """
@@ -129,8 +129,8 @@ Seen: TypeAlias = Mapping[str, Any]
 class Check:
     """A kind of problem to look for.
 
-    The texts are format strings for the values that *look* yields, with ``long`` and ``ago`` for
-    ``since``.
+    The texts are format strings. They may name the values that *look* yields and, if ``since`` is
+    among them, ``long`` (how long that is) and ``ago``.
 
     :ivar level: ``error`` if the problem makes the verdict red.
     :ivar look: yields the problems that began before a given time, oldest first.
@@ -255,8 +255,8 @@ def _no_ticks(reader: Reader, before: datetime) -> Iterator[Seen]:
     elif never:
         what = "no tick has run yet"
         todo = (
-            f"{crontab}. If it is there already, see the log that it names. Its ticks may use a "
-            "different database from this command: cron does not know your shell's variables."
+            f"{crontab}. If the line is there already, see the log that it names. Ticks may use "
+            "another database, since cron does not know your shell's variables."
         )
     else:
         what = "ticks have stopped"
@@ -470,7 +470,7 @@ def seconds_behind(source: Reader | Bookkeeping, settings: Settings) -> float:
 def _failed_webhook(reader: Reader, before: datetime) -> Iterator[Seen]:
     """Find the time since which finished ticks have not reached the webhook.
 
-    A single tick may have just finished and be about to call it, so it counts only when overdue.
+    A single unreported tick may be about to call the webhook, so it counts only when overdue.
     """
     c = TICKS.c
     last_reported = select(func.max(c.started_at)).where(c.findings.is_not(None)).scalar_subquery()
@@ -602,8 +602,8 @@ CHECKS = (
         look=_doubts,
         rare="effects",
         what="{some} {are} in doubt",
-        todo="A process died before it could record the result. See `flask jobs admin effects`. "
-        "Find out what happened, then use --done or --redo.",
+        todo="A process died, or a handler was interrupted, before the result was recorded. See "
+        "`flask jobs admin effects`. Find out what happened, then use --done or --redo.",
     ),
     Check(
         id="missed-slots",

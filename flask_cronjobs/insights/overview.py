@@ -68,7 +68,7 @@ def read_overview(
 
     :param sort: the order of the definitions.
     :param page: the page of the definitions, from 1.
-    :param limit: the most definitions to return.
+    :param limit: the maximum number of definitions to return.
     """
     with reading(source) as reader:
         dead, groups = dead_groups(reader)

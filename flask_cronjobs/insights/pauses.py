@@ -56,7 +56,8 @@ def not_paused(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
 def ours(reader: Reader, c: Any = RUNS.c) -> list[ColumnElement[bool]]:
     """Return the conditions for runs that are not paused, and whose task this app declares.
 
-    Other runs do not count as late, since no tick of this app could start them.
+    Other runs do not count as late, since no tick of this app could start them. If the app declares
+    no task, runs of all tasks pass.
 
     :param c: the columns of the runs.
     """

@@ -53,8 +53,8 @@ class QueueView:
 def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
     """Return the queues of this app's tasks, of waiting runs and of pauses, ordered by name.
 
-    :param limit: the most queues to return. Paused queues come first, then those
-        whose oldest run has been due longest.
+    :param limit: the maximum number of queues to return. If there are more, paused queues are kept
+        first, then those whose oldest run has been due longest.
     """
     with reading(source) as reader:
         groups = waiting_groups(reader)

@@ -38,10 +38,10 @@ class Attempt:
     """An attempt of a run.
 
     :ivar number: the number of the attempt, from 1.
-    :ivar outcome: ``failed``; for the latest attempt, the run's status; or ``released``, if it does
-        not count and has left an output that the next attempt continues.
+    :ivar outcome: ``failed``; for the latest attempt, the run's status; or ``released``
+        for an attempt that is not counted and has left output. The next attempt gets its number.
     :ivar worker: the worker, without the secret part of its token; None once it succeeded.
-    :ivar output: the kept output of the latest `OUTPUTS_SHOWN` attempts.
+    :ivar output: its kept output, if it is among the run's latest `OUTPUTS_SHOWN` outputs.
     """
 
     number: int
@@ -73,7 +73,7 @@ class RunView:
     :ivar pauses: the pauses of its task and its queue, if it waits.
     :ivar steps: its latest 50 durable steps, in order.
     :ivar forgiven: the number of attempts, from the first on, that do not count, since a step
-        ended in them.
+        ended in the last of them.
     :ivar operations: the operations on it, latest first; see `operations_on`.
     """
 
@@ -169,7 +169,7 @@ def _uncounted(run: RunView) -> str | None:
         return None
     if run.forgiven == 1:
         return "the first does not count, since a step ended in it"
-    return f"the first {run.forgiven} do not count, since a step ended in each"
+    return f"the first {run.forgiven} do not count, since a step ended in the last of them"
 
 
 def _took_and_waited(row: RunRow, now: datetime) -> str | None:

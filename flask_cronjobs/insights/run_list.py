@@ -167,7 +167,7 @@ def page_ids(
     order: Sorting = NEWEST,
     named: Sequence[int] = (),
 ) -> tuple[Sequence[Any], Any]:
-    """Return up to *limit* plus one rows like a `Cursor`, and the last row that may be read.
+    """Return at most *limit* + 1 rows with a `Cursor`'s fields, and the last row that may be read.
 
     If an index narrows the list, the last row is None. Otherwise only `WINDOW` rows are read.
 

@@ -97,8 +97,8 @@ def refuse_hidden(state: State, payload: Mapping[str, object], stored: JSON) -> 
 def _like(state: State, run: Row[Any], payload: Mapping[str, object]) -> NewRun:
     """Return a new run like *run* with *payload*.
 
-    It keeps the concurrency key and limit of *run*, unless its task gives it a key. If *run*
-    has a definition, the new run keeps its limit even if the task gives the key.
+    The new run has the concurrency key and the limit of *run*, unless the task gives a key. If
+    *run* has a definition, the limit of *run* is kept even then.
     """
     task = _declared_task(state, run)
     refuse_hidden(state, payload, _parsed(run))

@@ -124,8 +124,8 @@ def _by_key(reader: Reader, key: str) -> list[int]:
     """Return the runs that are shown with the idempotency key *key*, latest first.
 
     The time that a guess takes must not reveal whether it is a hidden key. Most hidden keys are not
-    looked up, and each guess reads one payload: that of the latest run with the key, or else of
-    the latest run.
+    looked up, and each guess reads one payload: that of the latest run with the key or, if there
+    is none, that of the latest run of all.
     """
     c, closed = RUNS.c, closed_tasks(reader.state)
     # A range makes PostgreSQL use the index of keys.

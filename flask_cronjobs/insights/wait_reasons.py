@@ -1,6 +1,6 @@
 """The reasons why a run has not begun, for lists, pages and commands.
 
-`backlog` counts the waiting runs, and `checks` finds runs that may wait forever.
+`backlog` counts the waiting runs, and `health_checks` finds runs that may wait forever.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _not_due(waiting: _Waiting) -> Iterable[Wait]:
     due = _due(waiting)
     kind, _, name = (waiting.key.step or "").partition(" ")
     if kind == "wait":
-        yield Wait("signal", f"for {name}", f"for the signal {name}: it times out {due}")
+        yield Wait("signal", f"for {name}", f"for the signal {name}: the wait times out {due}")
     elif kind == "sleep":
         yield Wait("sleep", f"sleeps, due {due}", f"for the end of the sleep {name}: {due}")
     else:

@@ -43,7 +43,7 @@ def _to_many(
     """
     name = needed(args, "do")
     if name not in ACTIONS:
-        raise BadQuery(f"do must be one of {', '.join(ACTIONS)}.")
+        raise BadQuery(f"The parameter do must be one of {', '.join(ACTIONS)}.")
     which = run_filter(args)
     ids = dict.fromkeys(id_of(value, "id") for value in args.getlist("id") if value.strip())
     picked = list(ids) if "picked" in args else None

@@ -184,7 +184,10 @@ def _is_read_by_another_site() -> bool:
 
 
 def _is_led_to_a_search() -> bool:
-    """Return whether another site has opened a search, since it could measure the search's time."""
+    """Return whether another site has opened a search.
+
+    It is refused, since that site could measure how long the search takes.
+    """
     is_search = any(request.args.get(name, "").strip() for name in _SEARCHES)
     return is_search and request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
 

@@ -174,7 +174,7 @@ def _gauges(reader: Reader) -> Iterator[Any]:
 
 
 def _gauge(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Any:
-    """Return a gauge with *values* by the values of its *labels*."""
+    """Return a gauge; *values* has a number for each tuple of values of its *labels*."""
     from prometheus_client.core import GaugeMetricFamily
 
     gauge = GaugeMetricFamily(f"cronjobs_{name}", text, labels=labels)

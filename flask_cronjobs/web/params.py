@@ -74,7 +74,9 @@ def cursor(args: Mapping[str, str]) -> Cursor | None:
     if not moment:
         return Cursor(run_id)
     if not re.fullmatch("[0-9]{1,18}", moment) or int(moment) > _LAST_MOMENT:
-        raise BadQuery("before must be the value in the link to the next page of runs.")
+        raise BadQuery(
+            "The parameter before must be the value in the link to the next page of runs."
+        )
     return Cursor(run_id, _EPOCH + timedelta(microseconds=int(moment)))
 
 

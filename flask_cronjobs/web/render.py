@@ -1,4 +1,4 @@
-"""Render pages and errors, build their URLs, and keep a message over a redirect."""
+"""Render pages and errors, build their URLs, and carry a message across a redirect."""
 
 from __future__ import annotations
 

@@ -258,7 +258,10 @@ def test_error_of_the_effect_comes_through_though_its_mark_cannot_be_removed(
 
     with pytest.raises(ConnectionError, match="not yet"):
         jobs.once("mail:1", effect)
-    assert "once('mail:1') failed, and its mark cannot be removed, so it is in doubt" in caplog.text
+    assert (
+        "once('mail:1'): the function raised, and the row in job_effects cannot be removed"
+        in caplog.text
+    )
 
 
 def test_once_inside_itself_is_refused(

@@ -55,7 +55,7 @@ def test_retry_cancel_and_discard_by_id(admin: Admin, rows: Rows) -> None:
     assert f"Run {dead} of send: queued again." in output
     output = admin.ok("cancel", queued, running)
     assert f"Run {queued} of send: cancelled." in output
-    assert f"Run {running} of send: asked its worker to stop." in output
+    assert f"Run {running} of send: its worker was asked to stop it." in output
     assert (rows.get(queued).last_error or "").endswith("(shell)")
     output = admin.refused("discard", given_up, dead)
     assert f"Run {given_up} of send: discarded." in output

@@ -297,7 +297,4 @@ def test_a_queue_that_no_task_has_is_reported_with_a_suggestion(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("No task in this app's code uses the queue 'defaults'. Did you mean ")
     assert "'default'?" in line
-    assert (
-        "From 'defaults', only runs that were enqueued with using(queue='defaults') are claimed."
-        in line
-    )
+    assert "Only runs that were enqueued with using(queue='defaults') are claimed from it." in line

@@ -138,7 +138,7 @@ def test_missing_parts_of_the_tables_are_found(
     assert ("ticks" in findings) == (id_ != "columns")
 
 
-@pytest.mark.parametrize(("age", "message"), [(None, "different database"), (3600, "by hand")])
+@pytest.mark.parametrize(("age", "message"), [(None, "another database"), (3600, "by hand")])
 def test_ticks_that_do_not_come_are_an_error_that_names_the_crontab(
     state: State, rows: Rows, age: float | None, message: str
 ) -> None:

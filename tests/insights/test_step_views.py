@@ -50,7 +50,10 @@ def test_the_latest_steps_are_shown(state: State, rows: Rows) -> None:
 def test_a_run_says_which_attempts_do_not_count(state: State, rows: Rows) -> None:
     notes = {
         "the first does not count, since a step ended in it": {"attempts": 2, "forgiven": 1},
-        "the first 2 do not count, since a step ended in each": {"attempts": 2, "forgiven": 2},
+        "the first 2 do not count, since a step ended in the last of them": {
+            "attempts": 2,
+            "forgiven": 2,
+        },
         None: {"attempts": 1, "forgiven": 2},
     }
     for note, values in notes.items():

@@ -86,7 +86,7 @@ def test_effect_survives_the_rollback_of_the_transaction_around_it(shop: Shop) -
 @pytest.mark.parametrize("shop", ["sqlite-memory", "sqlite-file"], indirect=True)
 def test_effect_amid_uncommitted_work_is_refused_where_the_app_would_refuse_it(shop: Shop) -> None:
     shop.charge.using(commit=True).enqueue(shop.order())
-    with pytest.raises(SetupError, match="once\\(\\) cannot write its mark"):
+    with pytest.raises(SetupError, match="once\\(\\) cannot write to job_effects"):
         drain(shop.jobs)
     assert shop.mailed == []
 

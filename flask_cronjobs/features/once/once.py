@@ -168,7 +168,7 @@ def _alone(owner: str, key: str) -> Generator[None]:
 
 
 def _refusing_own_lock(effect: _Effect) -> AbstractContextManager[None]:
-    trouble, when = "once() cannot write its mark", "before calling once()"
+    trouble, when = "once() cannot write to job_effects", "before calling once()"
     return refusing_own_lock(effect.state.db.session(), effect.books, trouble, when)
 
 
@@ -212,9 +212,9 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
 def _leave_in_doubt(key: str, in_doubt: InDoubt) -> tuple[None]:
     if in_doubt == "raise":
         raise EffectInDoubt(
-            f"The effect {key!r} is in doubt: its process died before it could record the "
-            "result. Find out whether it was done, then run: flask jobs admin effects --done "
-            "KEY, or --redo KEY"
+            f"The effect {key!r} is in doubt: its process died, or the call was interrupted, "
+            "before the result was recorded. Find out whether it was done, then run: flask jobs "
+            "admin effects --done KEY, or --redo KEY"
         )
     logger.warning("once(%r): in doubt, and skipped. See: flask jobs admin effects", key)
     return (None,)
@@ -228,7 +228,8 @@ def _call(effect: _Effect, call: Callable[[], T]) -> T:
             _remove(effect)
         except CronJobsError as trouble:  # The caller must get the error of *call*.
             logger.error(
-                "once(%r) failed, and its mark cannot be removed, so it is in doubt: %s",
+                "once(%r): the function raised, and the row in job_effects cannot be removed, so "
+                "the effect is in doubt: %s",
                 effect.key,
                 trouble,
             )
