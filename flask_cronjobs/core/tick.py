@@ -71,34 +71,39 @@ def tick(state: State, options: TickOptions) -> TickReport:
     :raises DatabaseTrouble: the database could not be used. Held runs are reclaimed when their
         leases end.
     """
-    with state.bookkeeping(keyboard_deferred, apart=True) as books:
-        opened = begin_tick(state, books, options.queues)
-        counts, outcomes = Counter[str](), list[Outcome]()
-        for _ in housekeeping(state, books, opened.row, options.news, counts, outcomes.extend):
-            pass
-        budget = state.settings.tick_budget if options.budget is None else options.budget
-        until = opened.started + budget
-        # A tick also waits for runs that their rate lets begin within its budget.
-        start_comes = features.next_start(state, books, options.queues) < until
-        if look_at_queue(books) or start_comes:
-            # This is imported late for the same reason as in `worker_options`.
-            from .processes import run_workers
+    outcomes = list[Outcome]()
+    try:
+        with state.bookkeeping(keyboard_deferred, apart=True) as books:
+            opened = begin_tick(state, books, options.queues)
+            counts = Counter[str]()
+            for _ in housekeeping(state, books, opened.row, options.news, counts, outcomes.extend):
+                pass
+            budget = state.settings.tick_budget if options.budget is None else options.budget
+            until = opened.started + budget
+            # A tick also waits for runs that their rate lets begin within its budget.
+            start_comes = features.next_start(state, books, options.queues) < until
+            if look_at_queue(books) or start_comes:
+                # This is imported late for the same reason as in `worker_options`.
+                from .processes import run_workers
 
-            work_options = worker_options(state, options)._replace(
-                books=books,
-                until=until,
-                tick_id=opened.row.id,
-                is_watched=features.is_watched(books),
-            )
-            counts += run_workers(state, number_of_workers(state, options), work_options)
-            # Workers have ended the batches whose runs they held. Other batches that were open when
-            # the tick began may be ready to end, for example because a handler has closed them.
-            features.minute(books, opened.row)
-        counts["pruned"] = prune_sometimes(state, books, opened.row)
-        report = finish_tick(books, opened, counts)
-    signals.send(signals.tick_finished, state.app, report=report)
-    if outcomes:
-        features.report_outcomes(state, outcomes)
+                work_options = worker_options(state, options)._replace(
+                    books=books,
+                    until=until,
+                    tick_id=opened.row.id,
+                    is_watched=features.is_watched(books),
+                )
+                counts += run_workers(state, number_of_workers(state, options), work_options)
+                # Workers have ended the batches whose runs they held. Other batches that were open
+                # when the tick began may be ready to end, for example since a handler closed them.
+                features.minute(books, opened.row)
+            counts["pruned"] = prune_sometimes(state, books, opened.row)
+            report = finish_tick(books, opened, counts)
+        signals.send(signals.tick_finished, state.app, report=report)
+    finally:
+        # This is late, so that no monitor holds up the runs. It is done even if the tick has failed
+        # after it recorded these outcomes, since no other tick reports them.
+        if outcomes:
+            features.report_outcomes(state, outcomes)
     features.report_tick(state, report)
     return report
 
@@ -125,7 +130,9 @@ def housekeeping(
 
         reclaimed = reclaim(state, books, news) if row.expired else []
         counts["reclaimed"] += len(reclaimed)
-        take_outcomes([*reclaimed, *(end_spent(state, books, news) if row.spent else ())])
+        take_outcomes(reclaimed)
+        if row.spent:
+            take_outcomes(end_spent(state, books, news))
         yield len(reclaimed)
     if row.parked:
         yield gate.open_all_left_parked(books)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, Discard, Retry, TablesMissing, current_run
+from flask_cronjobs import CronJobs, DatabaseTrouble, Discard, Retry, TablesMissing, current_run
+from flask_cronjobs.core import leases, ticks
 from flask_cronjobs.core import resident as resident_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.definitions import find
@@ -137,6 +139,46 @@ def test_run_that_ends_without_a_worker_is_reported_as_failed(
     db.session.commit()
     jobs.tick()
     assert paths(monitor) == ["/uuid/fail"]
+
+
+@pytest.mark.parametrize(
+    ("module", "step", "ended"),
+    [(leases, "end_spent", ["/lost/fail"]), (ticks, "finish", ["/lost/fail", "/spent/fail"])],
+)
+def test_ends_that_a_tick_has_recorded_are_pinged_though_it_fails_later(
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    monitor: Monitor,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    step: str,
+    ended: list[str],
+) -> None:
+    for name in ("lost", "spent"):
+        jobs.task(name=name, schedule="@yearly", ping=f"{monitor.url}{name}")(lambda: None)
+    jobs.tick()
+    rows: dict[str, dict[str, Any]] = {
+        "lost": {
+            "status": "running",
+            "locked_by": "gone:1:x",
+            "locked_until": ago(5),
+            "concurrency_share": 1,
+        },
+        "spent": {"status": "failed", "failed_at": ago(5)},
+    }
+    for name, values in rows.items():
+        jobs.run_now(name)
+        this = update(JobRun).where(JobRun.job_type == name)
+        db.session.execute(this.values(attempts=1, max_attempts=1, **values))
+        db.session.commit()
+
+    def fail(*_: object) -> None:
+        raise DatabaseTrouble("the database has gone")
+
+    monkeypatch.setattr(module, step, fail)
+    with pytest.raises(DatabaseTrouble):
+        jobs.tick()
+    assert sorted(paths(monitor)) == ended
 
 
 class TestTrouble:
