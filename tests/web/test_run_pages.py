@@ -291,7 +291,12 @@ def test_a_run_shows_its_steps_and_for_what_it_waits(pages: Pages) -> None:
     run_id = pages.add("queued", run_at=later)
     pages.step(run_id, "<mail>", result={"password": "p4ss", "sum": 71})
     pages.step(run_id, "approved", "wait", finished_at=None, due_at=later)
-    parts = ("&lt;mail&gt;", "71", "waits for a signal", "It waits for the signal approved: it")
+    parts = (
+        "&lt;mail&gt;",
+        "71",
+        "waits for a signal",
+        "It waits for the signal approved: the wait",
+    )
     pages.shows(f"runs/{run_id}", *parts, hides=["p4ss", ":token"])
     pages.hide_payloads()
     pages.shows(f"runs/{run_id}", "&lt;mail&gt;", hides=["71"])
