@@ -278,12 +278,12 @@ class _ProcessPool:
 
     def _options_of(self, number: int, news: News) -> WorkOptions:
         """Return one worker's options: its own name, and its share of runs and minute work."""
-        max_runs, limits = self._options.max_runs, self._options.limits
+        max_runs = self._options.max_runs
         share = None if max_runs is None else (max_runs + number) // self._number
         return self._options._replace(
             worker=worker_name(),
             news=news,
-            max_runs=share if limits is None else limits.runs,
+            max_runs=share,
             beside=self._options.beside if number == 0 else (),
             adds_counts=self._options.resident and number > 0,
         )

@@ -56,6 +56,13 @@ def test_every_kind_of_run_is_executed_once(site: ExecutorSite, options: tuple[s
     assert os.getpid() not in {line["pid"] for line in site.trace()}, "a tick has executed one"
 
 
+def test_a_worker_with_a_limit_of_runs_hands_more_runs_over(site: ExecutorSite) -> None:
+    """The limit is for the runs that the worker performs, after which a fresh one replaces it."""
+    site.enqueue_many("note", [{}] * 3)
+    site.start("jobs", "work", "--max-runs", "1")
+    wait_until(lambda: site.statuses() == {"running": 3})
+
+
 def test_a_long_run_keeps_its_lease_and_a_cancel_ends_it(site: ExecutorSite) -> None:
     site.start_worker()
     run = at_work(site, "sleep")

@@ -141,7 +141,8 @@ class Keeper(threading.Thread):
         self._kinds: Kinds | None = None if runner.loop is None else runner.loop.kinds
         self._admission: Admission = self._kinds or Prefetch()
         self._claimed = 0
-        self._max_runs = float("inf") if options.max_runs is None else options.max_runs
+        most = options.max_runs if options.limits is None else options.limits.runs
+        self._max_runs = float("inf") if most is None else most
         self._has_asked = False
         self._trouble = Outage()
         self._batches = Throttle()
@@ -153,12 +154,8 @@ class Keeper(threading.Thread):
         self._watch_duty = Duty(self._watch, now + WATCH_SECONDS)
         self._give_back_duty = Duty(self._give_back_late, _NEVER)
         self._watchdog_duty = Duty(self._keep_watchdog, _NEVER)
-        self._duties = [
-            self._renew_duty,
-            self._watch_duty,
-            self._give_back_duty,
-            self._watchdog_duty,
-        ]
+        self._duties = [self._renew_duty, self._watch_duty]
+        self._duties += [self._give_back_duty, self._watchdog_duty]
         if options.adds_counts:
             self._duties.append(Duty(self._add_counts, now + COUNT_SECONDS))
         if options.parent is not None:

@@ -51,6 +51,8 @@ class WorkOptions(NamedTuple):
 
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
     :ivar until: the time, by `time.monotonic`, after which only a first claim is made.
+    :ivar max_runs: the maximum number of runs that a worker without `limits` claims; None: no
+        maximum. A thread beside it may claim as many to hand them over.
     :ivar resident: whether the worker stays and waits when no run can be claimed.
     :ivar limits: the limits at which it ends and its parent forks another.
     :ivar beside: functions that make the threads beside its runs; in a pool, only the first worker

@@ -200,6 +200,12 @@ def test_tick_whose_budget_is_used_up_before_its_runs_still_claims_once(
     assert jobs.tick(budget=0.01).succeeded == 1
 
 
+def test_a_worker_claims_no_more_runs_than_its_limit(state: State, enqueue: Enqueue) -> None:
+    enqueue(lambda: None, [{}] * 5)
+    counts = work(state, WorkOptions("host:1", limits=Limits(runs=2)))
+    assert counts == {"succeeded": 2}
+
+
 def test_worker_that_reaches_a_limit_says_which(
     state: State, enqueue: Enqueue, caplog: pytest.LogCaptureFixture
 ) -> None:
