@@ -11,12 +11,12 @@ next_start, report_tick
 watch, report_outcomes               that watch runs: `Feature.watches`
 minute                               for which the tick's row shows work: `Feature.is_due`
 ended                                whose column is ``batch_id``
-old_rows                             that have a column: `Feature.column`
+old_rows                             whose rows are pruned: `Feature.prunes`
 fact                                 that provide the fact: `Feature.facts`
 clean_up                             all
 ==================================== ========================================================
 
-``once``, ``steps`` and ``typed`` have no hooks: only faces and insights import them.
+``steps`` and ``typed`` have no hooks: only faces and insights import them.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Feature(NamedTuple):
     :ivar is_due: returns whether the row of a tick says that there is work for it; None: never.
     :ivar watches: the condition of the definitions whose runs it watches, if it watches runs.
     :ivar column: the column that is not null in runs that use it, if there is one.
+    :ivar prunes: whether it has rows that are deleted after some time.
     :ivar facts: the attributes of ``current_run`` that it provides.
     """
 
@@ -65,12 +66,20 @@ class Feature(NamedTuple):
     is_due: Callable[[TickRow], bool] | None = None
     watches: str = ""
     column: str = ""
+    prunes: bool = False
     facts: tuple[str, ...] = ()
 
 
 FEATURES: tuple[Feature, ...] = (
-    Feature("batches", is_due=attrgetter("open_batches"), column="batch_id", facts=("batch",)),
+    Feature(
+        "batches",
+        is_due=attrgetter("open_batches"),
+        column="batch_id",
+        prunes=True,
+        facts=("batch",),
+    ),
     Feature("executors", settings=("executors",)),
+    Feature("once", prunes=True),
     Feature("output", task=attrgetter("options.keep_output"), settings=("keep_output",)),
     Feature("pings", settings=("ping_url", "alert_url"), watches=PINGED),
     Feature("rates", task=attrgetter("rate")),
@@ -255,8 +264,8 @@ def clean_up(state: State, books: Bookkeeping) -> None:
 
 def old_rows() -> tuple[Kind, ...]:
     """Return the kinds of old rows of all features, including those that the app no longer uses."""
-    owners = [feature for feature in FEATURES if feature.column]
-    return tuple(kind for hook in _of("old_rows", owners) for kind in hook())
+    pruned = [feature for feature in FEATURES if feature.prunes]
+    return tuple(kind for hook in _of("old_rows", pruned) for kind in hook())
 
 
 def report_tick(state: State, report: TickReport) -> None:

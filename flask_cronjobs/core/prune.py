@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from ..config import Settings
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
-from ..models.conditions import DEAD, DONE_ALONE, DONE_EFFECT
+from ..models.conditions import DEAD, DONE_ALONE
 from . import features, ticks
 
 #: Called with the number of deleted runs, in the transaction that deletes them.
@@ -44,14 +44,6 @@ RUNS = Kind("job_runs", DONE_ALONE, "finished_at", "retention")
 DEAD_RUNS = RUNS._replace(condition=f"{DEAD} AND batch_id IS NULL", age="retention_dead")
 
 
-def _is_of_success(_: Dialect) -> str:
-    run = "SELECT r.status FROM job_runs r WHERE r.id = one.run_id"
-    return f"COALESCE(({run}), 'succeeded') IN ('succeeded', 'skipped')"
-
-
-# The effects of a run that has not succeeded stay while its row exists, since a retry must find
-# them.
-EFFECTS = Kind("job_effects", DONE_EFFECT, "done_at", "retention_dead", _is_of_success)
 # Operations are kept longer than the runs that they changed, since audits come late.
 OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 
@@ -59,7 +51,7 @@ OPERATIONS = Kind("job_operations", "1 = 1", "started_at", "operations")
 @cache
 def growing() -> tuple[Kind, ...]:
     """Return the kinds that grow with the work; the status page says how late their pruning is."""
-    return (RUNS, DEAD_RUNS, EFFECTS, *features.old_rows())
+    return (RUNS, DEAD_RUNS, *features.old_rows())
 
 
 def past(d: Dialect, kind: Kind) -> str:

@@ -1,0 +1,15 @@
+"""Effects that happen at most once, whatever becomes of the run that causes them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ...core.prune import Kind
+
+
+def old_rows() -> tuple[Kind, ...]:
+    """Return the kind of old rows to delete: the records of effects that were done."""
+    from .pruning import DONE_EFFECTS
+
+    return (DONE_EFFECTS,)
