@@ -55,7 +55,6 @@ class HandOver(threading.Thread):
         self._flag = flag
         self._ended = threading.Event()
         self._left = float("inf") if options.max_runs is None else options.max_runs
-        self._away = Outage()
         self._trouble = Outage()
 
     def end(self) -> None:
@@ -110,32 +109,37 @@ class HandOver(threading.Thread):
         """Hand over runs of all *queues*; return the seconds until the next check."""
         total = 0
         for queue in queues:
+            if time.monotonic() < queue.retry_at:
+                continue
             try:
-                total += (number := queue.hand_on(int(min(self._left - total, MAX_SENT_RUNS))))
-                self._trouble.over("The database")
-                if number:
-                    self._away.over("Celery")
+                number = queue.hand_on(int(min(self._left, MAX_SENT_RUNS)))
             except DatabaseTrouble as trouble:
                 if not trouble.transient:
                     raise
                 self._trouble.say("Runs cannot be handed over yet. %s", trouble)
-                return RETRY_SECONDS
+                return RETRY_SECONDS  # The other queues are in the same database.
             except _BrokerAway as away:
-                self._away.say("Celery cannot be reached, so the queue %s waits. %s", *away.args)
-                return RETRY_SECONDS
-        self._left -= total
+                queue.rest(away)
+                continue
+            self._trouble.over("The database")
+            if number:
+                queue.away.over("Celery")
+            self._left -= number
+            total += number
         soon = SOON_SECONDS if any(queue.waits for queue in queues) else CHECK_SECONDS
         return 0.0 if total else soon
 
 
 class _BrokerAway(Exception):
-    """Raised with the name of a queue whose runs could not be sent, and the reason."""
+    """Raised with the reason if the runs of a queue could not be sent."""
 
 
 class _Queue:
     """A queue whose runs Celery executes.
 
     :ivar waits: whether more runs may be found soon.
+    :ivar away: logs that its runs could not be sent.
+    :ivar retry_at: when to try again after that, by `time.monotonic`.
     """
 
     def __init__(
@@ -147,6 +151,8 @@ class _Queue:
         books: Bookkeeping,
     ) -> None:
         self.waits = False
+        self.away = Outage()
+        self.retry_at = float("-inf")
         self._name = name
         self._executor = executor
         self._until = options.until
@@ -181,6 +187,12 @@ class _Queue:
             self._send(self._with_own_tokens(answer.claims))
         return len(answer.claims)
 
+    def rest(self, error: _BrokerAway) -> None:
+        """Log *error*, and note when to try this queue again; the others go on."""
+        self.away.say("Celery cannot be reached, so the queue %s waits. %s", self._name, error)
+        self.retry_at = time.monotonic() + RETRY_SECONDS
+        self.waits = False
+
     def _with_own_tokens(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return *claims* with a separate token for each, so that a message begins only its run.
 
@@ -212,6 +224,6 @@ class _Queue:
             self._claims.record([released(claim) for claim in claims])
             back = f"Runs returned to the queue, with no attempt counted: {len(claims)}."
             why = one_line(f"{type(error).__name__}: {error}")
-            raise _BrokerAway(self._name, f"{back} {why}") from error
+            raise _BrokerAway(f"{back} {why}") from error
         failpoints.reach("after-send")
         logger.info("%d runs of the queue %s were sent to Celery", len(claims), self._name)

@@ -190,3 +190,39 @@ def test_a_tick_whose_budget_is_used_up_before_its_runs_still_hands_on(
     far.enqueue()
     jobs.tick(budget=0.01)
     assert len(executor.sent) == 1
+
+
+@pytest.mark.parametrize("queues", [("broken", "far"), ("far", "broken")])
+@pytest.mark.parametrize(("max_runs", "number"), [(None, 5), (3, 3)])
+def test_a_queue_that_cannot_send_holds_up_no_other(
+    queues: Sequence[str],
+    max_runs: int | None,
+    number: int,
+    app: Flask,
+    executor: Threads,
+    monkeypatch: pytest.MonkeyPatch,
+    db: SQLAlchemy,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is tried again after a while; its runs do not count as handed over."""
+    sent: list[str] = []
+
+    def send(queue: str, claims: Sequence[Claim]) -> None:
+        sent.extend([queue] * len(claims))
+        if queue == "broken":
+            raise PermissionError("no such queue")
+
+    monkeypatch.setattr(hand_over, "MAX_SENT_RUNS", 2)
+    monkeypatch.setattr(executor, "send", send)
+    app.config["CRONJOBS_EXECUTORS"] = dict.fromkeys(queues, "celery")
+    jobs = CronJobs(app)
+    with app.app_context():
+        db.create_all()
+        for queue in queues:
+            task = jobs.task(queue=queue, name=queue)(lambda: None)
+            task.using(commit=True).enqueue_many([{}] * 5)
+        jobs.tick(max_runs=max_runs)
+        assert statuses(db).count("running") == sent.count("far") == number
+    assert 0 < sent.count("broken") <= 2
+    (line,) = [log.getMessage() for log in caplog.records if log.levelno == logging.WARNING]
+    assert "so the queue broken waits" in line
