@@ -147,7 +147,8 @@ class ResidentMinutes(threading.Thread):
             self._state, self._books, tick.row, news, self._counts, self._sender.put
         )
         while not stopped() and (ready := next(steps, None)) is not None:
-            self._wake(ready)
+            if ready:
+                self._wake()
         if not stopped():
             pruned = prune_sometimes(self._state, self._books, tick.row, stopped)
             self._counts["pruned"] += pruned
@@ -201,12 +202,11 @@ class ResidentMinutes(threading.Thread):
             started_by=self._options.started_by,
         )
 
-    def _wake(self, number: int) -> None:
-        """Let workers look for runs now, if any were made ready: listening workers seldom poll."""
-        if number:
-            self._keeper.wake()
-            if self._keeper.listens:
-                wake_all(self._books)
+    def _wake(self) -> None:
+        """Let workers look for runs now: listening workers seldom poll."""
+        self._keeper.wake()
+        if self._keeper.listens:
+            wake_all(self._books)
 
 
 def _sender(state: State) -> BackgroundThread[TickReport | list[Outcome]]:

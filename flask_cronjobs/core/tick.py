@@ -115,10 +115,10 @@ def housekeeping(
     news: News,
     counts: Counter[str],
     take_outcomes: Callable[[list[Outcome]], object],
-) -> Iterator[int]:
-    """Do what a tick does before its runs; yield after each step how many runs it made ready.
+) -> Iterator[bool]:
+    """Do what a tick does before its runs; yield after each step whether runs may be ready now.
 
-    So a resident worker can wake others for these runs at once, and can stop after any step.
+    So a resident worker can wake others for such runs at once, and can stop after any step.
 
     :param counts: the counts of the tick's row, to which this adds.
     :param take_outcomes: called with the outcomes of attempts that were reclaimed, and of runs
@@ -133,14 +133,14 @@ def housekeeping(
         take_outcomes(reclaimed)
         if row.spent:
             take_outcomes(end_spent(state, books, news))
-        yield len(reclaimed)
+        yield True  # Retried and released runs, and the runs that were parked behind ended ones.
     if row.parked:
-        yield gate.open_all_left_parked(books)
+        yield gate.open_all_left_parked(books) > 0
     slots, rows = enqueue_slots(state, books, news)
     counts.update(slots)
-    yield slots["recorded"]
+    yield slots["recorded"] > 0
     sync_definitions(state, books, rows, row.undeclared)
-    yield features.minute(books, row)
+    yield features.minute(books, row) > 0
 
 
 def begin_tick(

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from flask_cronjobs.core import reclaim as reclaim_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.leases import renew
 from flask_cronjobs.core.reclaim import reclaim
+from flask_cronjobs.core.tick import begin_tick, housekeeping
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
@@ -64,6 +66,27 @@ def test_policy_is_not_asked_about_a_lost_lease(
     jobs.task(name="it", retry=policy)(lose_lease)
     ids = [rows.run(job_type="it", attempts=attempts, max_attempts=3) for attempts in (0, 2)]
     assert (jobs.tick().failed, [rows.get(id_).status for id_ in ids]) == (1, ["failed", "dead"])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"status": "running", "locked_until": ago(5)},
+        {"status": "running", "locked_until": ago(5), "locked_by": "handed:celery:x:host:1:y"},
+        {"status": "failed", "failed_at": ago(5), "attempts": 3, "max_attempts": 3},
+    ],
+    ids=["lost", "handed over", "no attempt is left"],
+)
+def test_workers_are_woken_when_runs_are_given_back_or_ended(
+    state: State, context: None, rows: Rows, values: dict[str, Any]
+) -> None:
+    """Runs of the same key may have waited for the one that was ended."""
+    rows.run(**values)
+    with Bookkeeping(state.engine) as books:
+        row = begin_tick(state, books).row
+        first, *others = housekeeping(state, books, row, unheard, Counter(), list.copy)
+    assert first
+    assert not any(others)
 
 
 @on_postgresql
