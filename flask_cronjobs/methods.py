@@ -56,7 +56,8 @@ class OperatorMethods:
 
         :param budget: seconds after which no more runs are claimed; default
             ``CRONJOBS_TICK_BUDGET``.
-        :param max_runs: the maximum number of runs to claim.
+        :param max_runs: the maximum number of runs to perform, and also of runs to hand over to
+            Celery.
         :param queues: the queues to claim from; default: all.
         :returns: the report of the tick.
         :raises TypeError: *queues* is one name, not a list of names.

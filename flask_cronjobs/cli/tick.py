@@ -144,7 +144,10 @@ queues_option: Callable[[Command], Command] = click.option(
     help="Claim no more runs after SECONDS. [CRONJOBS_TICK_BUDGET]",
 )
 @click.option(
-    "--max-runs", type=click.IntRange(1), metavar="N", help="Claim at most this many runs."
+    "--max-runs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Perform at most N runs, and hand at most N over to Celery.",
 )
 @queues_option
 @click.option(

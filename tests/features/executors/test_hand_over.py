@@ -19,6 +19,7 @@ from flask_cronjobs.features.executors import hand_over
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, handed_to
 from tests.features.executors.threads import Threads
+from tests.handlers import Enqueue
 from tests.rows import statuses
 
 
@@ -226,3 +227,12 @@ def test_a_queue_that_cannot_send_holds_up_no_other(
     assert 0 < sent.count("broken") <= 2
     (line,) = [log.getMessage() for log in caplog.records if log.levelno == logging.WARNING]
     assert "so the queue broken waits" in line
+
+
+def test_a_tick_performs_and_hands_over_at_most_so_many_runs(
+    far: Any, executor: Threads, jobs: CronJobs, enqueue: Enqueue
+) -> None:
+    far.enqueue_many([{}] * 5)
+    enqueue(lambda: None, [{}] * 5)
+    assert jobs.tick(max_runs=3).succeeded == 3
+    assert len(executor.sent) == 3
