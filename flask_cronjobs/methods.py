@@ -97,7 +97,9 @@ class OperatorMethods:
         :param payload: new keyword arguments; default: unchanged.
         :returns: the change, with the ``run_id``, ``task`` and new ``status``.
         :raises NotFound: there is no such run.
-        :raises StateConflict: its status does not allow it.
+        :raises StateConflict: its status does not allow it, another run holds its idempotency key,
+            or *payload* would give a run in strict order another concurrency key.
+        :raises UnknownTask: *payload* is given, and this app's code does not declare the task.
         :raises TypeError: the handler does not take *payload*.
         :raises PayloadError: *payload* is not plain JSON.
 
@@ -162,7 +164,7 @@ class OperatorMethods:
         :param name: a definition's name. Its slots are not recorded while it is paused.
         :param queue: a queue. Within a second, workers stop beginning its runs.
         :param task: a task, or its name. All its runs wait, including those of definitions.
-        :raises NotFound: no definition or task has that name.
+        :raises NotFound: no definition or task has that name, or no queue can have it.
 
         >>> jobs.pause(queue="mail")
         >>> jobs.pause(task=send_report)

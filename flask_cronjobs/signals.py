@@ -129,7 +129,7 @@ def notify(news: News, kind: str, value: Any) -> None:
     try:
         news(kind, value)
     except Exception as error:  # A full disk, a closed pipe.
-        logger.error("News could not be printed: %r", error)
+        logger.error("A report of a slot or a run could not be printed: %r", error)
 
 
 def unheard(kind: str, value: Any) -> None:

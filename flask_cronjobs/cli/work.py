@@ -90,8 +90,8 @@ def _limits(runs: int | None, memory: int | None) -> Limits | None:
         return None
     if not hasattr(os, "fork"):
         raise click.UsageError(
-            "--max-memory and --max-runs need a system that can fork. Here, let a service manager "
-            "start the command again."
+            "--max-memory and --max-runs need a system that can fork, and this one cannot. Leave "
+            "them out, and let a service manager restart the command."
         )
     return limits
 

@@ -5,8 +5,9 @@ names it. Once the run has been reclaimed, the token matches no row, so a late w
 nothing. A status, an id or a worker's name alone would not protect the row.
 
 Recording and claiming are two statements in one transaction, so the claim sees what the outcomes
-have freed. PostgreSQL gets both in one round trip, with one exception: if a run among them has a
-concurrency key, the outcomes are committed before the claim is sent; see `WorkerClaims.claim`.
+have freed. PostgreSQL gets both in one round trip, with one exception: if one of the outcomes is
+of a run with a concurrency key, they are committed before the claim is sent; see
+`WorkerClaims.claim`.
 """
 
 from __future__ import annotations

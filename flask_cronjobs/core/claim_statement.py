@@ -16,10 +16,11 @@ from ..types import WORKER_LOST, PauseKind
 from .columns import CLAIMED, assigned, claimed, returned
 from .gate import comes_first
 
-#: A claim first reads the *front* of the queue: as many runs as it looks at, and this many more.
+#: A claim first reads the *front* of the queue: this many runs more than its limit and
+#: `ClaimRequest.beyond` together.
 WINDOW = 100
-#: Of claimable runs, a claim reads as many as its limit, and this many more, since other claims may
-#: have locked some.
+#: Of claimable runs, a claim reads this many more than that, since other claims may have locked
+#: some.
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"

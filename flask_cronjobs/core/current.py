@@ -226,7 +226,7 @@ class CurrentRun:
         :param message: a short text, shown with it; cut at 500 characters, credentials removed.
         :raises ValueError: *fraction* is not a number from 0 to 1.
 
-        Call it as often as you like. The row is written at most twice a second, and once more when
+        Call it as often as you like. The row is written a few times a second at most, and once when
         the handler ends, but not after the commit of ``atomic=True``.
 
         >>> @jobs.task

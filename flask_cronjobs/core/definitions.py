@@ -34,8 +34,8 @@ class DefinitionRow(NamedTuple):
     :ivar next_run_at: the *watermark*: the first slot that is not recorded yet.
     :ivar now: the database's time when the row was read.
     :ivar considered_until: every slot up to this time has been recorded, or never will be.
-    :ivar undeclared_since: when a tick first found that its code does not declare the definition;
-        a later tick whose code does sets it back to None.
+    :ivar undeclared_since: when a tick first found that its code does not declare the definition. A
+        later tick whose code declares it sets this back to None.
     :ivar app: the name of the app whose code declared it.
     :ivar broken: why a column cannot be read. The payload is then empty, or *next_run_at* None.
     """

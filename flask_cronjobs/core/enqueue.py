@@ -129,7 +129,7 @@ def _rows(
 ) -> Iterator[NewRun]:
     """Yield a new run for each of *payloads*.
 
-    :raises CronJobsError: a payload is not valid; the message begins with its index.
+    :raises CronJobsError, TypeError: a payload is not valid; the message begins with its index.
     """
     for index, payload in enumerate(payloads):
         try:

@@ -19,8 +19,8 @@ that may begin next are opened.
 
 A run with a rate first waits at the gate ``rate``, which this module never opens.
 
-If a process dies in between, or rows are changed by hand, `open_left_parked` opens the runs that
-were left parked.
+If a process dies after a commit and before it opens the next runs, or if rows are changed by hand,
+`open_left_parked` opens the runs that were left parked.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def insert_of_slots(d: Dialect) -> str:
 def slots_of(result: Any, last: datetime) -> tuple[int, datetime]:
     """Return the number of skipped slots that a row stands for, and the first of them.
 
-    :param result: the row's result; without a first slot, as after an overlap, or if it cannot be
+    :param result: the row's result. If it names no first slot, as after an overlap, or cannot be
         read, the row counts as one slot.
     :param last: the last of the slots.
     """

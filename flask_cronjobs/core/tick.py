@@ -80,7 +80,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
                 pass
             budget = state.settings.tick_budget if options.budget is None else options.budget
             until = opened.started + budget
-            # A tick also waits for runs that their rate lets begin within its budget.
+            # A tick also waits for runs whose rate lets them begin within its budget.
             start_comes = features.next_start(state, books, options.queues) < until
             if look_at_queue(books) or start_comes:
                 # This is imported late for the same reason as in `worker_options`.

@@ -208,7 +208,7 @@ def sent_findings(books: Bookkeeping) -> Sequence[str]:
 
 
 def write_findings(books: Bookkeeping, worker: str, ids: Sequence[str]) -> None:
-    """Record the ids of the findings sent to the webhook, in the last tick's row of *worker*."""
+    """Record the ids of the findings sent to the webhook, in *worker*'s last finished row."""
     last = "SELECT max(id) FROM job_ticks WHERE worker = :worker AND finished_at IS NOT NULL"
     assignment = f"findings = {books.dialect.typed(':findings', 'jsonb')}"
     statement = text(f"UPDATE job_ticks SET {assignment} WHERE id = ({last})")

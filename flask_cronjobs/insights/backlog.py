@@ -134,7 +134,7 @@ def overdue(reader: Reader) -> list[Query]:
     """Return SELECTs of this app's runnable runs that are overdue by `CRONJOBS_HEALTH_OVERDUE`.
 
     1. Runs that are ready, unless their concurrency key is at its limit.
-    2. If runs wait for their rate, those whose rate has had a free start for that long.
+    2. If runs wait for their rate, those that it would have let begin that long ago.
     3. If the app has executors, runs that wait in their brokers.
     """
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
@@ -186,7 +186,7 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
 
 
 def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
-    """Return the time from which a due run could have started; None if no start is free."""
+    """Return the time from which a due run could have started; None if none can."""
     rate = reader.state.registry.rates.get(row.job_type)
     tat = rate and rate.own(row.tat, row.period, row.last_at)
     if row.due is None or rate is None or tat is None:

@@ -16,7 +16,7 @@ from .health_checks import Finding, findings, last_tick
 from .reader import RUNS, Reader, Source, capped, count_of, reading
 
 #: ``never``: no tick has run yet. ``late``: the last tick was too long ago. ``overdue``: ticks run,
-#: but a runnable run or a slot has waited too long.
+#: but another check has found an error, such as a run that has waited too long.
 HealthStatus: TypeAlias = Literal["ok", "never", "late", "overdue"]
 #: The color of the verdict: ``bad`` if it is not ok, ``warn`` if something needs attention.
 VerdictTone: TypeAlias = Literal["good", "warn", "bad"]

@@ -90,7 +90,7 @@ class Finding:
 
     :ivar id: the name of the check, which never changes, so that it can be searched for.
     :ivar level: ``error`` if jobs do not run or run wrongly; ``warning`` if that may happen.
-    :ivar what: the problem and what it means, as a clause to which words may be added in front.
+    :ivar what: the problem and what it means, worded so that other words can come before it.
     :ivar todo: the advice; empty if there is nothing to do.
     :ivar since: the time when the problem began, if it is known.
     :ivar link: the page that shows the problem.

@@ -82,8 +82,9 @@ class Reader:
     def now(self) -> datetime:
         """The database's now, read once, so that a page shows one moment.
 
-        The same statement makes PostgreSQL read the latest rows in the order of an index.
-        Otherwise, if a definition has far more runs than others, it would read and sort them all.
+        On PostgreSQL, this also turns off bitmap scans for the transaction, so that the latest rows
+        are read in the order of an index. Otherwise, if a definition has far more runs than others,
+        PostgreSQL would read and sort them all.
         """
         now: ColumnElement[Any] = literal_column(self.dialect.now)
         opening = [now.label("database_now")]

@@ -54,8 +54,8 @@ class BulkResult(NamedTuple):
     """The result of a bulk action, in numbers of runs.
 
     :ivar changed: the runs that it changed.
-    :ivar left: the runs that it left, since their status had changed meanwhile, they are locked, or
-        another run holds their idempotency key.
+    :ivar left: the runs that it left unchanged: their status had changed, they or their batches
+        were locked, or another run holds or needs their idempotency key.
     :ivar asked: the changed runs that are running and were asked to stop.
     :ivar beyond: the runs that it did not try, since it reached its limit.
     :ivar result: the words for the changed runs that were not running; see `Action.result`.
@@ -342,7 +342,7 @@ def _statements(
 ) -> tuple[TextClause, TextClause, TextClause | None]:
     """Return the statements of *action* for ``ids``.
 
-    They are the UPDATE, the SELECT of the ids that allow it, and the SELECT of the batches to hold.
+    They are the UPDATE, the SELECT of the runs that it can change, and that of the batches to hold.
     """
     condition = f"status IN {sql_list(action.allowed)}"
     if action.revives:

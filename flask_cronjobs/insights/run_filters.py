@@ -48,7 +48,7 @@ class Filter(NamedTuple):
     """A filter of runs, for commands, for pages and in SQL.
 
     :ivar field: the field of `RunFilter`, which also names the option of commands.
-    :ivar kind: the kind of its value. For ``type``, empty finds runs without an error type.
+    :ivar kind: the kind of its value. An empty value of the kind ``type`` finds runs without one.
     :ivar condition: returns the condition for a value.
     :ivar help: the help of the option; None if commands do not have it.
     :ivar label: the filter's name on the pages, if it differs from the field.

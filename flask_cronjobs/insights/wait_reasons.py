@@ -83,8 +83,9 @@ def waits_of(reader: Reader, rows: Sequence[RunRow]) -> dict[int, tuple[Wait, ..
 def _of_keys(ids: Sequence[int]) -> Any:
     """Return a SELECT of what the runs *ids* may wait for.
 
-    This is the start of their rate, their step, a run that holds a share of their key, and the run
-    before them in strict order. Ranges make PostgreSQL follow the index of a key.
+    These are the state of their rate, the step at which they wait, a run that holds a share of
+    their key, and the run before them in strict order. Ranges make PostgreSQL follow the index of a
+    key.
     """
     c = RUNS.c
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict
@@ -238,7 +239,7 @@ def _is_later(reader: Reader) -> ColumnElement[bool]:
 REASONS = (
     Reason(_in_order, "turn", "its turn", _is_behind),
     Reason(_paused, "paused", "the end of a pause", _of_a_pause),
-    Reason(_undeclared, "undeclared", "code that declares it", _of_no_task_here),
+    Reason(_undeclared, "undeclared", "code that declares its task", _of_no_task_here),
     Reason(_unserved),
     Reason(_at_its_rate, "rate", "its rate", _waits_for_rate),
     Reason(_without_share),

@@ -65,7 +65,7 @@ class JobDefinition(Base):
     data may move a slot before `next_run_at`, but slots before this time are ignored."""
     undeclared_since: Mapped[datetime | None]
     """When a tick first found that its code does not declare the definition. A later tick whose
-    code does sets it back to null."""
+    code declares it sets this back to null."""
     app: Mapped[str | None]
     """The name of the app whose code declared it."""
     ping_url: Mapped[str | None]

@@ -1,6 +1,7 @@
-"""The views that change something: each is a POST that redirects to a page with a message.
+"""The views that change something, and the forms for arguments.
 
-The guard has already checked the right to act and the origin of the request.
+A change is a POST that redirects to a page with a message. The guard has already checked the right
+to act and, for a POST, the origin of the request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """An action on many runs: the page that shows them and asks for confirmation, and the action.
 
-The guard has already checked the right to act and the origin of the request.
+For the action, the guard has already checked the right to act and the origin of the request. The
+page that asks needs only the right to read.
 """
 
 from __future__ import annotations

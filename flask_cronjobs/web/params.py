@@ -52,7 +52,7 @@ def _printed(value: object) -> str:
 def typed_args(args: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters of a filter as they were typed, without empty ones.
 
-    An empty error type is kept, since it finds runs without a type.
+    An empty error type or group is kept, since it finds runs without one.
     """
     values_by_filter = {filter_: args[filter_.name] for filter_ in FILTERS if filter_.name in args}
     return {

@@ -156,8 +156,8 @@ class BlockedRuns:
     def note(self, answer: Answer) -> bool:
         """Note the runs that a claim has skipped; return whether the next claim may find others.
 
-        Until claims find other runs, no blocked run is forgotten, so that a claim gets past all
-        blocked ones.
+        Until claims find other runs, no blocked run is forgotten, up to `MAX_BLOCKED_RUNS`, so that
+        a claim gets past all blocked ones.
         """
         now = time.monotonic()
         looks_on = bool(answer.blocked) and len(self.ids) < MAX_BLOCKED_RUNS

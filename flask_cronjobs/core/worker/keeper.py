@@ -1,4 +1,4 @@
-"""The keeper: the thread that owns the worker's bookkeeping connection, beside the runner's.
+"""The keeper: a thread beside the runner's, which owns the worker's bookkeeping connection.
 
 In one transaction it records the outcomes that have come in and claims the next runs; on
 PostgreSQL, if one of these outcomes is of a run with a concurrency key, they are committed first.
@@ -382,7 +382,7 @@ class Keeper(threading.Thread):
             self._pace.exhausted = False
 
     def _drop_blocked(self) -> None:
-        """Drop outcomes whose rows stay blocked beyond their leases, since the worker ends."""
+        """Drop outcomes whose rows stay blocked beyond their leases, since the worker ends soon."""
         for outcome in self._held_runs.overdue:
             self._held_runs.remove(outcome)
             self._report(outcome, recorded=False)

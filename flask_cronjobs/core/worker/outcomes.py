@@ -37,7 +37,7 @@ def success(
     claim: Claim, result: JSON, warning: str | None, started: float, finalized: bool = False
 ) -> Outcome:
     """Return the outcome of an attempt that began at *started* and has succeeded now."""
-    # Each run comes here, and a call of `_outcome` with keywords would take twice as long.
+    # Each success comes here, and a call of `_outcome` with keywords would take twice as long.
     return Outcome(
         claim.id,
         claim.token,

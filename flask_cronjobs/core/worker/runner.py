@@ -140,7 +140,7 @@ class Runner:
             # Check this after `working` is set: a keeper that dies sets `keeper_died` before it
             # reads `working`.
             if self.context.keeper_died:
-                raise ShuttingDown("the worker's keeper has ended")
+                raise ShuttingDown("the worker's thread that renews leases has ended")
             try:
                 return self._call(handler, working), run.warning
             finally:
@@ -205,4 +205,4 @@ class Runner:
         try:
             answered.get(timeout=ANSWER_SECONDS)
         except Exception:
-            logger.debug("run %d: the keeper is busy; progress will be written later", run.id)
+            logger.debug("run %d: the worker is busy; progress will be written later", run.id)

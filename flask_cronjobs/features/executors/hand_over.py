@@ -70,8 +70,8 @@ class HandOver(threading.Thread):
         self.join(ANSWER_SECONDS)
         if self.is_alive():
             logger.warning(
-                "The broker does not answer, so the worker stopped handing runs over. The runs "
-                "that were claimed for it come back when their leases end."
+                "The broker does not answer, so the worker stopped handing runs over. Runs that "
+                "were claimed but not handed over return to their queue when their leases end."
             )
 
     def _over(self) -> bool:

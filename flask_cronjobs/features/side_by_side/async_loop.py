@@ -251,7 +251,7 @@ class AsyncLoop:
         run = self._runs[claim.identity] = AsyncRun(claim, current, handler.timeout)
         # Check this after writing `_runs`, since the keeper sets it and then reads `_runs`.
         if self._context.keeper_died:
-            run.note(ShuttingDown("the worker's keeper has ended"))
+            run.note(ShuttingDown("the worker's thread that renews leases has ended"))
         self._deliver_to(run)
         self._is_alone = claim.must_run_alone
         current.limited = partial(self._within, run)
