@@ -12,6 +12,7 @@ from ..db.dialect import Dialect
 from ..models.conditions import READY
 from ..types import must_run_alone
 from .claim_statement import claim_statement
+from .columns import most_attempts
 
 if TYPE_CHECKING:
     from .claim import ClaimRequest
@@ -54,7 +55,10 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
     """
     d = books.dialect
     rows = books.rows(claim_statement(d, only_look=True), request.parameters(d))
-    return (rows[0].job_type, must_run_alone(*tuple(rows[0])[1:])) if rows else None
+    if not rows:
+        return None
+    task, attempt, most, error_type = rows[0]
+    return task, must_run_alone(attempt, most_attempts(most, attempt), error_type)
 
 
 def locker(connection: Connection, run_id: int) -> str:

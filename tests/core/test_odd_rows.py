@@ -12,6 +12,8 @@ from sqlalchemy import text
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.core import leases
 from flask_cronjobs.core.app_state import state_of
+from flask_cronjobs.core.claim import ClaimRequest
+from flask_cronjobs.core.look import next_run
 from flask_cronjobs.insights.batch_views import list_batches
 from flask_cronjobs.insights.doctor import examine
 from flask_cronjobs.insights.overview import read_overview
@@ -119,6 +121,21 @@ def test_odd_run_suffers_alone_and_is_shown_beside_the_others(
             assert "cannot be read" in (view.last_error or "")
         assert read_overview(state).definitions.rows == ()
         assert examine(state)
+
+
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_next_run_whose_maximum_is_a_text_can_be_looked_at(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    """A worker with async handlers asks which run is next, and whether it must run alone."""
+    jobs.task(name="it", retry=Retry(max_attempts=3))(lambda: None)
+    with app.app_context():
+        jobs.get("it").using(commit=True).enqueue()
+        request = ClaimRequest(1, "", ("it",), side_by_side=True)
+        with state_of(app).bookkeeping() as books:
+            assert next_run(books, request) == ("it", False)
+            execute(db, "UPDATE job_runs SET max_attempts = 'y'")
+            assert next_run(books, request) == ("it", True)
 
 
 @pytest.mark.parametrize(("odd", "database_url"), cases(ODD_DEFINITIONS), indirect=["database_url"])
