@@ -57,7 +57,7 @@ def next_run(books: Bookkeeping, request: ClaimRequest) -> tuple[str, bool] | No
     rows = books.rows(claim_statement(d, only_look=True), request.parameters(d))
     if not rows:
         return None
-    task, attempt, most, error_type = rows[0]
+    task, attempt, most, error_type = tuple(rows[0])
     return task, must_run_alone(attempt, most_attempts(most, attempt), error_type)
 
 
