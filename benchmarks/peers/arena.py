@@ -170,6 +170,7 @@ class Arena:
         (folder / "calls").mkdir(exist_ok=True)
         environment = {
             **os.environ,
+            "PYTHONDONTWRITEBYTECODE": "",  # The peers' packages have their bytecode from pip.
             "PYTHONPATH": str(ROOT),
             "PEERS_URL": plain(url),
             "PEERS_JOBS": str(jobs),

@@ -72,12 +72,15 @@ class Printer:
         if self.as_json:
             self.runs.append(run)
             return
-        first, _, _ = (run["error"] or "").partition("\n")
-        error = one_line(f"{run['error_type']}: {first[:200]}")
-        self.put(
+        line = (
             f"{self._word(run['outcome'])}  {one_line(run['task'])}  run {run['run_id']}  "
-            f"attempt {run['attempt']}  {run['ms']:.0f} ms{f'  {error}' if run['error'] else ''}"
+            f"attempt {run['attempt']}  {run['ms']:.0f} ms"
         )
+        if run["error"]:
+            first, _, _ = run["error"].partition("\n")
+            error = f"{run['error_type']}: {first[:200]}"
+            line += f"  {one_line(error)}"
+        self.put(line)
 
     def _slot(self, slot: dict[str, Any]) -> None:
         """Print a skipped slot. Other slots are printed as runs when they have run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import json
 import os
 import selectors
@@ -115,11 +114,6 @@ def run_workers(state: State, number: int, options: WorkOptions) -> Counter[str]
         number = min(number, options.max_runs)
     if number < 1:
         return Counter()
-    if options.own_process and not gc.get_freeze_count():
-        # The app's objects live as long as this process. Without this, each full garbage collection
-        # looks at all of them, for 0.1 s at times. Do it only once, so that what runs leave behind
-        # is collected.
-        gc.freeze()
     if number > 1 or not hasattr(signal, "setitimer"):
         _warn_of_platform(number)
     is_alone = number == 1 and options.limits is None and options.parent is None
