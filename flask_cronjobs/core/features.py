@@ -10,7 +10,7 @@ prepare, beside, loop, starts,       that the tasks and settings of the app use
 next_start, report_tick
 watch, report_outcomes               that watch runs: `Feature.watches`
 minute                               for which the tick's row shows work: `Feature.is_due`
-ended                                whose column is ``batch_id``
+ended                                that group runs: `Feature.groups`
 old_rows                             whose rows are pruned: `Feature.prunes`
 fact                                 that provide the fact: `Feature.facts`
 clean_up                             all
@@ -55,7 +55,7 @@ class Feature(NamedTuple):
     :ivar settings: the settings that turn it on; one of them is enough.
     :ivar is_due: returns whether the row of a tick says that there is work for it; None: never.
     :ivar watches: the condition of the definitions whose runs it watches, if it watches runs.
-    :ivar column: the column that is not null in runs that use it, if there is one.
+    :ivar groups: whether it groups runs, and follows the end of every group.
     :ivar prunes: whether it has rows that are deleted after some time.
     :ivar facts: the attributes of ``current_run`` that it provides.
     """
@@ -65,7 +65,7 @@ class Feature(NamedTuple):
     settings: tuple[str, ...] = ()
     is_due: Callable[[TickRow], bool] | None = None
     watches: str = ""
-    column: str = ""
+    groups: bool = False
     prunes: bool = False
     facts: tuple[str, ...] = ()
 
@@ -74,7 +74,7 @@ FEATURES: tuple[Feature, ...] = (
     Feature(
         "batches",
         is_due=attrgetter("open_batches"),
-        column="batch_id",
+        groups=True,
         prunes=True,
         facts=("batch",),
     ),
@@ -239,8 +239,8 @@ def minute(books: Bookkeeping, row: TickRow) -> int:
 
 def ended(books: Bookkeeping, batches: Collection[int]) -> int:
     """End those of *batches* whose runs have all ended; return how many runs this made ready."""
-    owners = [feature for feature in FEATURES if feature.column == "batch_id"]
-    return sum(hook(books, batches) for hook in _of("ended", owners))
+    grouping = [feature for feature in FEATURES if feature.groups]
+    return sum(hook(books, batches) for hook in _of("ended", grouping))
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:

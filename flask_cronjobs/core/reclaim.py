@@ -7,7 +7,7 @@ may have lost them, and ends waiting runs without an attempt left, since no clai
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ..db.connection import Bookkeeping
 from ..errors import DatabaseTrouble, WorkerLost
@@ -24,9 +24,8 @@ from .worker.outcomes import failure, released
 from .worker.work_options import WorkOptions
 
 
-def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
-    """Reclaim runs whose lease ran out; return the outcomes of their attempts."""
-    reclaimed: list[Outcome] = []
+def reclaim(state: State, books: Bookkeeping, news: News) -> Iterator[list[Outcome]]:
+    """Reclaim runs whose lease ran out; yield the outcomes of their attempts after each batch."""
     until = time.monotonic() + books.patience
     while expired := _abandoned(state, books):
         outcomes = [_outcome(state, claim) for claim in expired]
@@ -40,21 +39,18 @@ def reclaim(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
             announce(state.app, outcome, recorded=True)
             if not outcome.unbegun:
                 notify(news, "outcome", run_news(outcome))
-                reclaimed.append(outcome)
+        yield [outcome for outcome in recorded if not outcome.unbegun]
         if len(outcomes) < leases.TAKEN_AT_ONCE or not recorded:
             break
-    return reclaimed
 
 
-def end_spent(state: State, books: Bookkeeping, news: News) -> list[Outcome]:
-    """End waiting runs without an attempt left; return their outcomes."""
-    spent: list[Outcome] = []
+def end_spent(state: State, books: Bookkeeping, news: News) -> Iterator[list[Outcome]]:
+    """End waiting runs without an attempt left; yield their outcomes after each batch."""
     while outcomes := leases.end_spent(books):
         for outcome in outcomes:
             announce(state.app, outcome, recorded=True)
             notify(news, "outcome", run_news(outcome))
-        spent += outcomes
-    return spent
+        yield outcomes
 
 
 def _outcome(state: State, expired: Claim) -> Outcome:

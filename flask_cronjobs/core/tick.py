@@ -128,11 +128,11 @@ def housekeeping(
         # Most ticks find nothing to reclaim, and need none of a worker's modules.
         from .reclaim import end_spent, reclaim
 
-        reclaimed = reclaim(state, books, news) if row.expired else []
-        counts["reclaimed"] += len(reclaimed)
-        take_outcomes(reclaimed)
-        if row.spent:
-            take_outcomes(end_spent(state, books, news))
+        for reclaimed in reclaim(state, books, news) if row.expired else ():
+            counts["reclaimed"] += len(reclaimed)
+            take_outcomes(reclaimed)
+        for spent in end_spent(state, books, news) if row.spent else ():
+            take_outcomes(spent)
         yield True  # Retried and released runs, and the runs that were parked behind ended ones.
     if row.parked:
         yield gate.open_all_left_parked(books) > 0

@@ -320,7 +320,7 @@ class TwoWorkers(RuleBasedStateMachine):
     @rule()
     def take_back(self) -> None:
         """A tick reclaims the runs whose leases have expired."""
-        reclaim(self.state, self.tick.wire, unheard)
+        list(reclaim(self.state, self.tick.wire, unheard))
         running = {(id_, run.token) for id_, run in self.runs.items()}
         assert running.isdisjoint(self.expired)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, Discard, Retry, TablesMissing, current_run
-from flask_cronjobs.core import leases, ticks
+from flask_cronjobs.core import gate, leases, ticks
 from flask_cronjobs.core import resident as resident_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.definitions import find
@@ -179,6 +179,36 @@ def test_ends_that_a_tick_has_recorded_are_pinged_though_it_fails_later(
     with pytest.raises(DatabaseTrouble):
         jobs.tick()
     assert sorted(paths(monitor)) == ended
+
+
+@pytest.mark.parametrize("kind", ["lost", "spent"])
+def test_ends_of_one_batch_are_pinged_though_the_next_batch_fails(
+    jobs: CronJobs, db: SQLAlchemy, monitor: Monitor, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    for name in ("first", "second"):
+        jobs.task(name=name, schedule="@yearly", ping=f"{monitor.url}it")(lambda: None)
+    jobs.tick()
+    for name in ("first", "second"):
+        jobs.run_now(name)
+    values: dict[str, Any] = {"status": "failed", "failed_at": ago(5)}
+    if kind == "lost":
+        values = {"status": "running", "locked_by": "gone:1:x", "locked_until": ago(5)}
+        values["concurrency_share"] = 1
+    db.session.execute(update(JobRun).values(attempts=1, max_attempts=1, **values))
+    db.session.commit()
+    batches: list[Collection[int]] = []
+
+    def open_behind(books: Bookkeeping, ids: Collection[int]) -> int:
+        batches.append(ids)
+        if len(batches) == 2:
+            raise DatabaseTrouble("the database has gone")
+        return 0
+
+    monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 1)
+    monkeypatch.setattr(gate, "open_behind", open_behind)
+    with pytest.raises(DatabaseTrouble):
+        jobs.tick()
+    assert paths(monitor) == ["/it/fail"]
 
 
 class TestTrouble:
