@@ -109,11 +109,14 @@ def work_and_commit(db: SQLAlchemy) -> None:
 
 
 def is_locked(db: SQLAlchemy) -> bool:
-    """Return whether a lock is held, even if only by a reader."""
+    """Return whether a lock is held for long, even if only by a reader.
+
+    The worker's own transactions hold it for a moment, which may be long on a busy machine.
+    """
     if db.engine.dialect.name != "sqlite":
         return False
     path = db.engine.url.database or ""
-    with closing(sqlite3.connect(path, timeout=0.5, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:
