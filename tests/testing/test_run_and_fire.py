@@ -161,6 +161,7 @@ def test_helpers_need_an_app_context() -> None:
             helper()
 
 
+@pytest.mark.flask_sqlalchemy
 def test_handler_that_ends_the_tests_transaction_is_named(
     app: Flask, db: SQLAlchemy, jobs: CronJobs
 ) -> None:
