@@ -15,7 +15,9 @@ WITH RECURSIVE
             r.concurrency_limit - (
                 SELECT count(*)
                 FROM job_runs AS taken
-                WHERE taken.concurrency_key = grp.key AND taken.concurrency_share IS NOT NULL
+                WHERE
+                    taken.concurrency_key = grp.key
+                    AND taken.concurrency_share <= r.concurrency_limit
             )
         FROM grp
         CROSS JOIN

@@ -166,7 +166,8 @@ def _open(d: Dialect, keys: str) -> TextClause:
         operator, group = ">=", "grp.job_type || '', grp.queue || char(1)"
     later = f"FROM job_runs WHERE {of_key} AND (job_type, queue) {operator} ({group})"
     is_next = f"{later} ORDER BY {_ORDER} LIMIT 1"
-    taken = "taken.concurrency_key = grp.key AND taken.concurrency_share IS NOT NULL"
+    # The key's other runs may have a higher limit, and hold shares that these runs cannot get.
+    taken = "taken.concurrency_key = grp.key AND taken.concurrency_share <= r.concurrency_limit"
     free = f"r.concurrency_limit - (SELECT count(*) FROM job_runs AS taken WHERE {taken})"
     first = d.any_of("id", f"SELECT {first_of('given.key')} FROM given")
     return text(f"""

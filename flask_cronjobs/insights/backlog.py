@@ -196,14 +196,17 @@ def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
 
 
 _TAKEN_SHARES = """
-    SELECT concurrency_key AS key, count(*) AS number FROM job_runs
-    WHERE concurrency_share IS NOT NULL GROUP BY concurrency_key
+    SELECT concurrency_key AS key, concurrency_share AS share FROM job_runs
+    WHERE concurrency_share IS NOT NULL
 """
-_TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("number")).cte("taken")
+_TAKEN = text(_TAKEN_SHARES).columns(column("key"), column("share")).cte("taken")
 #: The condition that a run's concurrency key has a free share. It has no join, since it is used
 #: together with conditions of partial indexes, which name columns without their table.
 _HAS_SHARE = """
-    COALESCE((SELECT number FROM taken WHERE key = job_runs.concurrency_key), 0) < concurrency_limit
+    concurrency_limit > (
+        SELECT count(*) FROM taken
+        WHERE key = job_runs.concurrency_key AND share <= concurrency_limit
+    )
 """
 #: The condition that a run can get a share of its key, or needs none.
 _NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"

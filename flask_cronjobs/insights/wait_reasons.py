@@ -91,7 +91,7 @@ def _of_keys(ids: Sequence[int]) -> Any:
     columns = c.id, c.concurrency_key.label("key"), c.concurrency_limit.label("most"), c.strict
     own = select(*columns, c.run_at, c.rate_key, c.gate).where(c.id.in_(ids)).subquery()
     rate = and_(RATES.c.key == own.c.rate_key, own.c.gate == "rate")
-    has_share = (c.concurrency_key == own.c.key, c.concurrency_share.is_not(None))
+    has_share = (c.concurrency_key == own.c.key, c.concurrency_share <= own.c.most)
     taken = select(func.count()).where(*has_share).scalar_subquery()
     first = select(c.id).where(*has_share).order_by(c.concurrency_share).limit(1)
     in_key = (c.concurrency_key >= own.c.key, c.concurrency_key <= own.c.key, c.id < own.c.id)

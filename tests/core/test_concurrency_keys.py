@@ -99,6 +99,19 @@ def test_as_many_of_a_key_are_opened_as_have_a_share_of_each_task_and_queue(kit:
     }
 
 
+def test_run_with_a_lower_limit_is_opened_though_others_hold_shares_above_it(kit: Kit) -> None:
+    """The slots of a task with ``concurrency=5`` have the limit 1, as long as overlaps skip."""
+    first, _ = keyed(kit, limit=5), keyed(kit, limit=5)
+    claims = {claim.id: claim for claim in kit.claim(2)}
+    slot = keyed(kit, limit=1)
+    assert kit.claim_ids(9) == []
+    assert [row.gate for row in kit.all_rows()] == [None, None, "keys"]
+    kit.finish(claims[first], "succeeded")
+    assert gate.open_behind(kit.books, [first]) == 1
+    assert kit.claim_ids(9) == [slot]
+    assert [row.concurrency_share for row in kit.all_rows()] == [None, 2, 1]
+
+
 @on_postgresql
 def test_opening_skips_locked_runs_and_opens_the_next(kit: Kit) -> None:
     first, second, third = keyed(kit), keyed(kit), keyed(kit)
