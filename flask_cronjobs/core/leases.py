@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
@@ -11,6 +12,7 @@ from sqlalchemy import TextClause, text
 
 from ..db.connection import Bookkeeping, Rows
 from ..db.dialect import Dialect
+from ..errors import DatabaseTrouble
 from ..models.conditions import ODD, RUNNING, SPENT
 from ..text import clean
 from ..types import Claim, Outcome
@@ -121,7 +123,8 @@ def end_spent(books: Bookkeeping) -> list[Outcome]:
     This happens only if ``max_attempts`` was lowered by hand.
     """
     rows = books.rows(_end_spent(books.dialect), {"limit": TAKEN_AT_ONCE})
-    gate.open_behind(books, [row.id for row in rows])
+    with suppress(DatabaseTrouble):  # Their ends must be reported. Others find what is parked.
+        gate.open_behind(books, [row.id for row in rows])
     return [
         Outcome(
             *(row.id, "", "dead", row.attempts, row.job_type, row.last_error, row.error_type),

@@ -14,7 +14,7 @@ from ..errors import DatabaseTrouble, WorkerLost
 from ..log import worker_name
 from ..signals import News, announce, notify, run_news
 from ..types import Claim, Outcome, handed_to
-from . import gate, leases
+from . import leases
 from .app_state import State
 from .background import and_gevent
 from .claim import Answer
@@ -80,14 +80,14 @@ def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Record *outcomes*; return those that were recorded."""
     claims = WorkerClaims(books, state, WorkOptions(worker_name()))
+    # It has claimed none of these runs, so it does not know which of them have a key.
+    claims.openings.keyed.update(outcome.id for outcome in outcomes)
     if books.dialect.one_writer:
         # Do not wait for long: leases that were just renewed must not run out again.
         with books.trying_once():
             answer = claims.record(outcomes)
     else:
         answer = _record_twice(claims, outcomes)
-    # This `WorkerClaims` has claimed nothing, so it does not know which of these runs have a key.
-    gate.open_behind(books, answer.recorded)
     return [answer.stored(outcome) for outcome in outcomes if outcome.id in answer.recorded]
 
 

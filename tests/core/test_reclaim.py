@@ -15,8 +15,8 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
-from flask_cronjobs import CronJobs, LeaseLost, Retry
-from flask_cronjobs.core import leases
+from flask_cronjobs import CronJobs, DatabaseTrouble, LeaseLost, Retry
+from flask_cronjobs.core import gate, leases
 from flask_cronjobs.core import reclaim as reclaim_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.leases import renew
@@ -25,7 +25,7 @@ from flask_cronjobs.core.tick import begin_tick, housekeeping
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.log import worker_name
 from flask_cronjobs.models import JobFailure, JobRun
-from flask_cronjobs.signals import run_failed, unheard
+from flask_cronjobs.signals import run_dead, run_failed, unheard
 from flask_cronjobs.types import Claim
 from tests.kit import lose_answer, received
 from tests.marks import on_postgresql, on_sqlite
@@ -194,3 +194,32 @@ def test_each_claim_has_a_token_of_its_own_though_one_process_makes_them_all(
         tokens = db.session.scalars(select(JobFailure.worker)).all()
     assert len(tokens) == len(set(tokens)) == 5
     assert {token.rpartition(":")[0] for token in tokens} == {worker_name()}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"status": "running", "locked_until": ago(5), "attempts": 1, "max_attempts": 1},
+        {"status": "failed", "failed_at": ago(5), "attempts": 3, "max_attempts": 3},
+    ],
+    ids=["its worker died", "no attempt is left"],
+)
+def test_death_is_reported_though_the_next_runs_of_its_key_cannot_be_opened(
+    jobs: CronJobs,
+    context: None,
+    rows: Rows,
+    monkeypatch: pytest.MonkeyPatch,
+    values: dict[str, Any],
+) -> None:
+    """Nothing reports it later, since its row has ended."""
+    jobs.task(name="it", concurrency=1)(lambda: None)
+    run_id = rows.run(job_type="it", **values)
+
+    def fail(*_: object) -> int:
+        raise DatabaseTrouble("the connection broke", transient=True)
+
+    with monkeypatch.context() as patched, received(run_dead) as deaths:
+        patched.setattr(gate, "open_behind", fail)
+        jobs.tick()
+    assert rows.get(run_id).status == "dead"
+    assert len(deaths) == 1

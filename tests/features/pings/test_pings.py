@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs, DatabaseTrouble, Discard, Retry, TablesMissing, current_run
-from flask_cronjobs.core import gate, leases, ticks
+from flask_cronjobs.core import leases, ticks
 from flask_cronjobs.core import resident as resident_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.definitions import find
@@ -196,16 +196,16 @@ def test_ends_of_one_batch_are_pinged_though_the_next_batch_fails(
         values["concurrency_share"] = 1
     db.session.execute(update(JobRun).values(attempts=1, max_attempts=1, **values))
     db.session.commit()
-    batches: list[Collection[int]] = []
+    step = {"lost": "look_for_expired", "spent": "end_spent"}[kind]
+    real = getattr(leases, step)
 
-    def open_behind(books: Bookkeeping, ids: Collection[int]) -> int:
-        batches.append(ids)
-        if len(batches) == 2:
+    def fail_after_the_first_end(books: Bookkeeping) -> object:
+        if db.session.scalars(select(JobRun.status)).all().count("dead") > 0:
             raise DatabaseTrouble("the database has gone")
-        return 0
+        return real(books)
 
     monkeypatch.setattr(leases, "TAKEN_AT_ONCE", 1)
-    monkeypatch.setattr(gate, "open_behind", open_behind)
+    monkeypatch.setattr(leases, step, fail_after_the_first_end)
     with pytest.raises(DatabaseTrouble):
         jobs.tick()
     assert paths(monitor) == ["/it/fail"]
