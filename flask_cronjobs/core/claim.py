@@ -217,14 +217,18 @@ def release_token(books: Bookkeeping, token: str, run_id: int | None = None) -> 
 
 
 def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
-    """Return those of *outcomes* that are already stored in their rows.
+    """Return those of *outcomes* that are already stored.
 
     Use this for outcomes whose answer was lost, since the database may have committed them. For a
     failure, this also checks who recorded it: the attempt's worker, or a tick that reclaimed the
-    run.
+    run. If the next attempt has begun by now, the run's row no longer tells of a failure, but the
+    history does.
     """
     values = [
-        {"id": o.id, "kind": o.kind, "attempt": o.attempt, "lost": o.error_type == WORKER_LOST}
+        {
+            **{"id": o.id, "token": o.token, "kind": o.kind, "attempt": o.attempt},
+            "lost": o.error_type == WORKER_LOST,
+        }
         for o in outcomes
     ]
     return _recorded(books.rows(_already_recorded(books.dialect), {"outcomes": json.dumps(values)}))
@@ -232,15 +236,20 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
 
 @lru_cache(maxsize=2)
 def _already_recorded(d: Dialect) -> TextClause:
-    outcomes = d.table("outcomes", id="bigint", kind="text", attempt="integer", lost="boolean")
-    is_lost = f"COALESCE(r.error_type, '') = '{WORKER_LOST}'"
+    types = {"id": "bigint", "token": "text", "kind": "text", "attempt": "integer"}
+    outcomes = d.table("outcomes", **types, lost="boolean")
+    is_lost = f"(COALESCE({{}}.error_type, '') = '{WORKER_LOST}') = o.lost"
     return text(f"""
     WITH o AS MATERIALIZED {outcomes}
-    SELECT r.id AS ids, r.status AS stored FROM job_runs r JOIN o ON r.id = o.id
+    SELECT r.id AS ids, CASE WHEN r.attempts > o.attempt THEN o.kind ELSE r.status END AS stored
+    FROM job_runs r JOIN o ON r.id = o.id
     WHERE {d.any_of("r.id", "SELECT id FROM o")} AND (
-        (r.attempts = o.attempt AND ({is_lost}) = o.lost
+        (r.attempts = o.attempt AND {is_lost.format("r")}
             AND (r.status = o.kind OR (o.kind = 'failed' AND r.status = 'cancelled')))
         OR (o.kind IN {sql_list(RETURNED_KINDS)} AND r.attempts = o.attempt - 1)
+        OR (o.kind = 'failed' AND r.attempts > o.attempt AND EXISTS (
+            SELECT 1 FROM job_failures f WHERE f.run_id = o.id AND f.attempt = o.attempt
+                AND f.worker = o.token AND {is_lost.format("f")}))
     )
     """)
 

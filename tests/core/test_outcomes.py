@@ -10,7 +10,7 @@ from sqlalchemy import text
 from flask_cronjobs.core import outcome as outcomes
 from flask_cronjobs.core.leases import look_for_expired
 from flask_cronjobs.core.outcome import FAILURES_KEPT, write_output
-from flask_cronjobs.types import MAX_OUTPUT_BYTES, OUTCOME_KINDS, Claim, OutcomeKind
+from flask_cronjobs.types import MAX_OUTPUT_BYTES, OUTCOME_KINDS, WORKER_LOST, Claim, OutcomeKind
 from tests.kit import Kit, outcome
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -127,6 +127,16 @@ class TestLostAnswers:
         if cancelled and kind in ("failed", "released", "snoozed"):
             assert kit.get(run).status == answer.stored(recorded).kind == "cancelled"
             assert kit.claims.already_recorded([recorded]) == answer
+
+    def test_failure_is_already_recorded_though_the_next_attempt_has_begun(self, kit: Kit) -> None:
+        run = kit.run(max_attempts=9)
+        failed = outcome(kit.claim_one(), "failed", delay=0.0, error_type="ValueError")
+        kit.claims.record_and_claim([failed], None)
+        assert kit.claim_one().attempt == 2
+        answer = kit.claims.already_recorded([failed])
+        assert (answer.recorded, answer.stored(failed).kind) == ({run}, "failed")
+        lost = failed._replace(error_type=WORKER_LOST)
+        assert kit.claims.already_recorded([lost]).recorded == frozenset()
 
     def test_another_attempt_s_end_does_not_pass_for_this_one(self, kit: Kit) -> None:
         kit.run()
