@@ -15,9 +15,10 @@ from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import event, select, text
 
-from flask_cronjobs import CronJobs, Retry, TickReport, current_run
+from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, TickReport, current_run
+from flask_cronjobs.core import features
 from flask_cronjobs.core import tick as tick_module
-from flask_cronjobs.models import JobRun
+from flask_cronjobs.models import JobBatch, JobRun, JobTick
 from tests.kit import lose_answer
 from tests.marks import on_postgresql, on_sqlite
 
@@ -159,6 +160,28 @@ def test_table_that_is_locked_for_a_while_delays_and_fails_nothing(
         release.join()
     assert (report.succeeded, sorted(calls)) == (5, list(range(5)))
     assert attempts(app, db) == {("succeeded", 1)}
+
+
+def test_trouble_after_the_last_outcome_fails_no_tick(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run is recorded by then, and the next tick ends the batch."""
+
+    def fail(*_: object) -> int:
+        raise DatabaseTrouble("the database has gone", transient=True)
+
+    jobs.task(name="it")(lambda: None)
+    with app.app_context():
+        with jobs.batch("b"):
+            jobs.enqueue("it")
+        db.session.commit()
+        with monkeypatch.context() as patched:
+            patched.setattr(features, "ended", fail)
+            assert jobs.tick(max_runs=1).succeeded == 1
+        finished = select(JobTick.succeeded).where(JobTick.finished_at.is_not(None))
+        assert db.session.scalars(finished).all() == [1]
+        jobs.tick()
+        assert db.session.scalars(select(JobBatch.finished_at)).one() is not None
 
 
 @on_sqlite
