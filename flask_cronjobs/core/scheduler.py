@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -37,7 +37,7 @@ def enqueue_slots(
     the current time zone data.
 
     :returns: the numbers of recorded and skipped rows, and the definitions that were read, with
-        their new watermarks.
+        their new watermarks. If the database refuses a definition's slots, its watermark stays.
     """
     counts: Counter[str] = Counter()
     definition_rows: list[DefinitionRow] = []
@@ -126,9 +126,12 @@ def _log_overwritten(row: DefinitionRow, app: str) -> None:
 
 
 def _record(
-    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: Mapping[int, SlotPlan]
+    books: Bookkeeping, rows: Sequence[DefinitionRow], plans: dict[int, SlotPlan]
 ) -> list[RecordedSlot]:
-    """Record *plans*; if the database refuses a row, record them one by one."""
+    """Record *plans*; if the database refuses a row, record them one by one.
+
+    Plans that it refuses are removed from *plans*.
+    """
     try:
         return record_slots(books, plans)
     except DatabaseTrouble as trouble:
@@ -136,8 +139,14 @@ def _record(
             raise
         if len(plans) == 1:
             _log_broken(next(row for row in rows if row.id in plans), trouble)
+            plans.clear()
             return []
-    return [slot for plan in plans.items() for slot in _record(books, rows, dict([plan]))]
+    recorded: list[RecordedSlot] = []
+    for id_ in list(plans):
+        plan_alone = {id_: plans.pop(id_)}
+        recorded += _record(books, rows, plan_alone)
+        plans |= plan_alone
+    return recorded
 
 
 def first_slot(spec: DefinitionSpec, now: datetime) -> datetime | None:

@@ -285,3 +285,24 @@ def test_broken_definition_keeps_no_due_ones_waiting(
     code.sql(f"UPDATE job_definitions SET next_run_at = 'infinity' WHERE id = ({broken})")
     assert code(*names).tick().recorded == 4
     assert caplog.text.count("is broken, and its slots wait") == 1
+
+
+def test_definition_whose_slots_the_database_refuses_is_mended_by_its_code(
+    code: Code, db: SQLAlchemy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The app may have a constraint of its own. The log says to correct the code."""
+    code(queue="old").tick()
+    if db.engine.dialect.name == "postgresql":
+        code.sql("ALTER TABLE job_runs ADD CONSTRAINT app CHECK (queue <> 'old')")
+    else:
+        code.sql(
+            "CREATE TRIGGER app BEFORE INSERT ON job_runs WHEN NEW.queue = 'old' "
+            "BEGIN SELECT RAISE(ABORT, 'no such queue'); END"
+        )
+    code.set(next_run_at=new_year())
+    code(queue="old").tick()
+    assert "Correct it in the code" in caplog.text
+    for _ in range(2):
+        code(queue="new").tick()
+    assert code.definition().queue == "new"
+    assert [run.status for run in code.runs()] == ["succeeded"]
