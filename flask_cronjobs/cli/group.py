@@ -45,17 +45,6 @@ def ready_streams() -> None:
             stream.reconfigure(line_buffering=True)
 
 
-def _freeze_app() -> None:
-    """Exclude what is loaded from garbage collection, since it lives as long as this process.
-
-    Otherwise each full collection looks at the whole app, for 0.1 s at times, and so does the exit.
-    In an app's tests, which run many commands, only the first does this: the objects that earlier
-    runs left behind are still collected.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
-
-
 class JobsGroup(AppGroup):
     """A group of commands that run in the app's context.
 
@@ -67,7 +56,11 @@ class JobsGroup(AppGroup):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         ready_streams()
-        _freeze_app()
+        # The app's objects live as long as this process. Otherwise each full garbage collection
+        # looks at all of them, for 0.1 s at times, and so does the exit. Do it only once: in an
+        # app's tests, which run many commands, what earlier runs left behind is still collected.
+        if not gc.get_freeze_count():
+            gc.freeze()
         try:
             return super().invoke(ctx)
         except OSError as error:

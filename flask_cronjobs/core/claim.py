@@ -226,7 +226,10 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
     """
     values = [
         {
-            **{"id": o.id, "token": o.token, "kind": o.kind, "attempt": o.attempt},
+            "id": o.id,
+            "token": o.token,
+            "kind": o.kind,
+            "attempt": o.attempt,
             "lost": o.error_type == WORKER_LOST,
         }
         for o in outcomes

@@ -240,26 +240,25 @@ class WorkerClaims:
         :raises DatabaseTrouble: it is unknown what was recorded and claimed. Call it again.
         """
         request: ClaimRequest | None = None
-        openings = self.openings
+        openings, first_answer, unsent = self.openings, None, outcomes
         try:
             if self.unanswered.must_check:
                 self.unanswered.give_back()
             sent_before = [outcome for outcome in outcomes if outcome.identity in self._unconfirmed]
-            if limit > 0 and not sent_before:
-                if self.starts:
-                    self.open_starts(not outcomes, tasks)
-                looks = look_first and self._got_less and not outcomes and not openings.unopened
-                if looks and not look_at_queue(self._books):
-                    return Answer(exhausted=not (openings.has_keys and openings.open_left_parked()))
-                request = self._request_for(limit, idle, tasks, side_by_side)
-            first_answer, unsent = None, outcomes
+            if limit <= 0 or sent_before:
+                answer = self._send(outcomes, None)
+                return self._confirm(sent_before, answer) if sent_before else answer
+            if self.starts:
+                self.open_starts(not outcomes, tasks)
+            looks = look_first and self._got_less and not outcomes and not openings.unopened
+            if looks and not look_at_queue(self._books):
+                return Answer(exhausted=not (openings.has_keys and openings.open_left_parked()))
             d = self._books.dialect
-            if request and not d.one_writer and openings.keyed.intersection(map(_ID, outcomes)):
+            if not d.one_writer and openings.keyed.intersection(map(_ID, outcomes)):
                 # Commit the outcomes first, so that the claim can take the runs that they open.
                 first_answer, unsent = self._send(outcomes, None), ()
+            request = self._request_for(limit, idle, tasks, side_by_side)
             answer = self._send(unsent, request)
-            if sent_before:
-                answer = self._confirm(sent_before, answer)
             if first_answer is not None:
                 answer = answer.plus(first_answer)
             if answer.exhausted and openings.has_keys and openings.open_left_parked():

@@ -201,23 +201,19 @@ class Keeper(threading.Thread):
                 if decision.is_over:
                     break
                 wait = self._act(decision)
-            self._finish()
+            try:
+                if self._held_runs.batches:
+                    features.ended(self._connection, self._held_runs.batches)
+                self._claims.unanswered.give_back(now=True)
+            except DatabaseTrouble as trouble:
+                if not trouble.transient:
+                    raise
+                logger.warning("The worker ends, and leaves the rest to the next tick: %s", trouble)
             if self._options.adds_counts:
                 self._add_counts()
         finally:
             if self._options.books is None:
                 self._connection.close()
-
-    def _finish(self) -> None:
-        """End batches and give back claims for the last time; ticks do what fails here."""
-        try:
-            if self._held_runs.batches:
-                features.ended(self._connection, self._held_runs.batches)
-            self._claims.unanswered.give_back(now=True)
-        except DatabaseTrouble as trouble:
-            if not trouble.transient:
-                raise
-            logger.warning("The worker ends, and leaves the rest to the next tick: %s", trouble)
 
     def _collect(self, wait: float) -> None:
         """Wait for a message, and take all that came."""
