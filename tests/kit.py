@@ -28,7 +28,7 @@ from flask_cronjobs.db.dialect import dialect_of
 from flask_cronjobs.features.once import once_effects
 from flask_cronjobs.insights.operations import Operation
 from flask_cronjobs.insights.run_actions import Action, Change, change_runs
-from flask_cronjobs.models import JobDefinition, JobFailure, JobRun
+from flask_cronjobs.models import JobDefinition, JobEffect, JobFailure, JobRun
 from flask_cronjobs.schedule.catchup import Slot, SlotPlan
 from flask_cronjobs.types import Claim, Outcome, OutcomeKind
 from tests.rows import Rows, ago
@@ -113,6 +113,13 @@ class Kit(Rows):
         """Return all runs, by id."""
         with Session(self.engine) as session:
             return list(session.scalars(select(JobRun).order_by(JobRun.id)))
+
+    def old_effect(self, key: str, **values: Any) -> None:
+        """Insert an effect that was done long ago, outside of a run unless *values* name one."""
+        effect = {"key": key, "state": "done", "done_at": ago(days=200), **values}
+        with Session(self.engine) as session:
+            session.add(JobEffect(**effect))
+            session.commit()
 
     def failures(self, run_id: int) -> list[JobFailure]:
         """Return the failed attempts of a run, in order."""

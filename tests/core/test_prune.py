@@ -17,8 +17,7 @@ from flask_cronjobs.core import ticks
 from flask_cronjobs.core.prune import prunable, prune
 from flask_cronjobs.insights.health_checks import seconds_behind
 from flask_cronjobs.insights.run_actions import RETRY
-from flask_cronjobs.models import JobBatch, JobEffect, JobOperation
-from flask_cronjobs.types import STATUSES, TERMINAL
+from flask_cronjobs.models import JobBatch, JobOperation
 from tests.kit import Kit
 from tests.marks import on_postgresql
 from tests.plans import Sent, sent_by
@@ -48,13 +47,6 @@ def batch(kit: Kit, key: str, **values: Any) -> int:
         session.add(row := JobBatch(**columns))
         session.commit()
         return row.id
-
-
-def effect(kit: Kit, key: str, **values: Any) -> None:
-    """Insert an effect that was done long ago, outside of a run."""
-    with Session(kit.engine) as session:
-        session.add(JobEffect(**{"key": key, "state": "done", "done_at": OLD, **values}))
-        session.commit()
 
 
 def past(kit: Kit) -> float:
@@ -125,7 +117,7 @@ def test_no_kind_waits_for_the_end_of_another(kit: Kit, monkeypatch: pytest.Monk
         finished(kit, "succeeded", 20)
         finished(kit, "dead", 100)
         batch(kit, str(number))
-        effect(kit, str(number))
+        kit.old_effect(str(number))
     rounds = prune(kit.books, KEPT)
     assert left(kit) == (12, 6, 6)
     assert next(rounds) == 4
@@ -182,10 +174,10 @@ def test_rows_that_must_stay_hold_up_no_others(kit: Kit, monkeypatch: pytest.Mon
         at = ago(days=300 - number)
         holding = batch(kit, f"of {number}", dead=1, finished_at=at)
         dead = finished(kit, "dead", 10, batch_id=holding)
-        effect(kit, f"of {number}", done_at=at, run_id=dead)
+        kit.old_effect(f"of {number}", done_at=at, run_id=dead)
     for number in range(3):
         batch(kit, str(number))
-        effect(kit, str(number))
+        kit.old_effect(str(number))
     pruned(kit)
     assert left(kit) == (5, 5, 5)
 
@@ -221,32 +213,12 @@ def test_it_says_how_long_the_oldest_row_is_past_its_retention(kit: Kit) -> None
         (1, lambda: finished(kit, "cancelled", 15)),
         (2, lambda: finished(kit, "dead", 92)),
         (4, lambda: batch(kit, "old", finished_at=ago(days=18))),
-        (110, lambda: effect(kit, "old")),
+        (110, lambda: kit.old_effect("old")),
     ):
         add()
         assert past(kit) == pytest.approx(days * DAY, abs=DAY / 2)
     pruned(kit)
     assert past(kit) == 0.0
-
-
-def test_effects_go_when_done_long_ago_and_never_while_open(kit: Kit) -> None:
-    effect(kit, "old", created_at=OLD)
-    effect(kit, "new", created_at=OLD, done_at=ago())
-    effect(kit, "open", created_at=OLD, done_at=None, state="begun")
-    pruned(kit)
-    rows = kit.sql("SELECT key FROM job_effects ORDER BY key")
-    assert [row.key for row in rows] == ["new", "open"]
-
-
-@pytest.mark.parametrize("status", STATUSES)
-def test_effects_of_a_run_that_may_be_tried_again_stay_however_old(kit: Kit, status: str) -> None:
-    values: dict[str, Any] = {"finished_at": ago()} if status in TERMINAL else {}
-    if status == "running":
-        values = {"locked_by": "host:1:x", "locked_until": ago(-60)}
-    run = kit.run(status=status, attempts=1, **values)
-    effect(kit, "of a run", run_id=run)
-    pruned(kit)
-    assert left(kit)[1] == (status not in ("succeeded", "skipped"))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import state_of
-from flask_cronjobs.features.pings.webhook import message
+from flask_cronjobs.features.pings.health_alerts import message
 from flask_cronjobs.insights import run_list
 from flask_cronjobs.insights.health_checks import findings
 from flask_cronjobs.models import JobBatch, JobPause

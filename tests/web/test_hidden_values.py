@@ -55,7 +55,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         bodies.append((body or b"").decode())
         return True
 
-    monkeypatch.setattr("flask_cronjobs.features.pings.pings._fetch", fetch)
+    monkeypatch.setattr("flask_cronjobs.features.pings.http._fetch", fetch)
     return bodies
 
 

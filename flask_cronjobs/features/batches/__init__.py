@@ -30,7 +30,7 @@ def ended(books: Bookkeeping, ids: Collection[int] | None) -> int:
 
 def old_rows() -> tuple[Kind, ...]:
     """Return the kind of old rows to delete: batches, together with their runs."""
-    from .pruning import BATCHES
+    from .expiry import BATCHES
 
     return (BATCHES,)
 

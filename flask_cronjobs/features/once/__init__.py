@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def old_rows() -> tuple[Kind, ...]:
     """Return the kind of old rows to delete: the records of effects that were done."""
-    from .pruning import DONE_EFFECTS
+    from .expiry import DONE_EFFECTS
 
     return (DONE_EFFECTS,)

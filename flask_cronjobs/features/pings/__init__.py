@@ -1,4 +1,7 @@
-"""Ping monitors about ticks and runs, and send alerts to a webhook."""
+"""Ping monitors about ticks and runs, and send alerts to a webhook.
+
+A dead cron cannot report itself, so each tick fetches ``CRONJOBS_PING_URL``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Sequence
 
 from ...core.app_state import State
 from ...types import Outcome, TickReport
-from .pings import Pings, ping
-from .webhook import alert
+from .health_alerts import alert
+from .http import ping
+from .run_pings import Pings
 
 
 def watch(state: State) -> Pings:

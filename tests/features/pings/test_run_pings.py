@@ -19,8 +19,9 @@ from flask_cronjobs.core import resident as resident_module
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.definitions import find
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.features.pings import pings as ping_module
-from flask_cronjobs.features.pings.pings import Pings, ping
+from flask_cronjobs.features.pings import http, run_pings
+from flask_cronjobs.features.pings.http import ping
+from flask_cronjobs.features.pings.run_pings import Pings
 from flask_cronjobs.models import JobDefinition, JobRun
 from flask_cronjobs.types import Claim
 from tests.monitor import Monitor
@@ -221,7 +222,7 @@ class TestTrouble:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monitor.delay = 60.0
-        monkeypatch.setattr("flask_cronjobs.features.pings.pings.CLOSE_SECONDS", 0.2)
+        monkeypatch.setattr("flask_cronjobs.features.pings.run_pings.CLOSE_SECONDS", 0.2)
         run(lambda: None)
         ended = db.session.scalars(select(JobRun)).one()
         assert ended.finished_at is not None
@@ -239,7 +240,7 @@ class TestTrouble:
     ) -> None:
         jobs.task(name="it")(lambda: None)
         jobs.add_definition("it", "it", schedule="@yearly", ping=monitor.url)
-        monkeypatch.setattr(ping_module, "MAX_WAITING_PINGS", 2)
+        monkeypatch.setattr(run_pings, "MAX_WAITING_PINGS", 2)
         monitor.delay = 0.2
         pings = Pings(state)
         for _ in range(6):
@@ -274,7 +275,7 @@ class TestTrouble:
         def fail(books: Bookkeeping) -> dict[int, str]:
             raise DatabaseTrouble("The database is gone.")
 
-        monkeypatch.setattr(ping_module, "ping_urls", fail)
+        monkeypatch.setattr(run_pings, "ping_urls", fail)
         run(lambda: None)
         assert db.session.scalars(select(JobRun.status)).all() == ["succeeded"]
         assert "A ping of a definition was not sent: The database is gone." in caplog.text
@@ -322,7 +323,7 @@ class TestPing:
         self, monitor: Monitor, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monitor.drips = True
-        monkeypatch.setattr(ping_module, "TIMEOUT_SECONDS", 0.2)
+        monkeypatch.setattr(http, "TIMEOUT_SECONDS", 0.2)
         assert ping(monitor.url) is False
         wait_until(lambda: "cronjobs-ping" not in {thread.name for thread in threading.enumerate()})
         assert [record.getMessage() for record in caplog.records] == [

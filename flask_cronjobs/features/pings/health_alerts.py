@@ -15,7 +15,7 @@ from ...core.app_state import State
 from ...errors import CronJobsError
 from ...log import logger
 from ...text import one_line
-from .pings import ping
+from .http import ping
 
 if TYPE_CHECKING:
     from ...insights.health_checks import Finding

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.core.app_state import State
-from flask_cronjobs.features.pings.webhook import message
+from flask_cronjobs.features.pings.health_alerts import message
 from flask_cronjobs.insights.health_checks import Finding, findings
 from flask_cronjobs.insights.schedule_actions import Target, pause
 from flask_cronjobs.models import JobRun, JobTick
