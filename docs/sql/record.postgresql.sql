@@ -69,6 +69,10 @@ WITH
                 WHEN given.kind IN ('failed', 'dead') THEN clock_timestamp()
                 ELSE job_runs.failed_at
             END,
+            attempts = CASE
+                WHEN given.kind IN ('released', 'snoozed') THEN job_runs.attempts - 1
+                ELSE job_runs.attempts
+            END,
             forgiven = CASE
                 WHEN given.kind IN ('released', 'snoozed')
                     AND job_runs.forgiven = job_runs.attempts THEN job_runs.forgiven - 1
@@ -79,11 +83,10 @@ WITH
                     AND job_runs.forgiven = job_runs.attempts THEN job_runs.max_attempts - 1
                 ELSE job_runs.max_attempts
             END,
-            attempts = job_runs.attempts - CASE
-                WHEN given.kind IN ('released', 'snoozed') THEN 1
-                ELSE 0
+            snoozes = CASE
+                WHEN given.kind = 'snoozed' THEN job_runs.snoozes + 1
+                ELSE job_runs.snoozes
             END,
-            snoozes = job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END,
             run_at = CASE
                 WHEN given.kind = 'failed' THEN (
                     clock_timestamp() + make_interval(secs => CAST(given.delay AS double precision))

@@ -55,6 +55,10 @@ SET
         WHEN given.kind IN ('failed', 'dead') THEN strftime('%Y-%m-%d %H:%M:%f000', 'now')
         ELSE job_runs.failed_at
     END,
+    attempts = CASE
+        WHEN given.kind IN ('released', 'snoozed') THEN job_runs.attempts - 1
+        ELSE job_runs.attempts
+    END,
     forgiven = CASE
         WHEN given.kind IN ('released', 'snoozed')
             AND job_runs.forgiven = job_runs.attempts THEN job_runs.forgiven - 1
@@ -65,11 +69,7 @@ SET
             AND job_runs.forgiven = job_runs.attempts THEN job_runs.max_attempts - 1
         ELSE job_runs.max_attempts
     END,
-    attempts = job_runs.attempts - CASE
-        WHEN given.kind IN ('released', 'snoozed') THEN 1
-        ELSE 0
-    END,
-    snoozes = job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END,
+    snoozes = CASE WHEN given.kind = 'snoozed' THEN job_runs.snoozes + 1 ELSE job_runs.snoozes END,
     run_at = CASE
         WHEN given.kind = 'failed' THEN strftime(
             '%Y-%m-%d %H:%M:%f000', 'now', printf('%+.3f seconds', given.delay)

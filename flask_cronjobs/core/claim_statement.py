@@ -61,9 +61,9 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        rate is claimed alone, too: its claim uses up a start of its rate, so it must not wait for
        others to end. If the runs run side by side, retries and runs with a rate are taken together
        with others.
-    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. But if
-       one run gets a share of a key and is not taken, the key does not count as full: there may be
-       no running run whose end would open the parked ones. See `gate`.
+    6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. A run
+       is parked only behind a run whose end will open it. So if a run gets a share of a key and is
+       not taken, no run of that key is parked as ``keys``. See `gate`.
 
     On PostgreSQL, one more row has the ids of the parked runs, and of the blocked runs that the
     next claim is to skip: those that leave another run of their key without a share, or all of them

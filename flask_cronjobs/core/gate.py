@@ -156,7 +156,8 @@ def _open(d: Dialect, keys: str) -> TextClause:
        shares of the key are free. That many runs of each group are opened, since the task or queue
        of another group may be paused or have no worker. A claim parks surplus runs again.
     2. ``next`` selects the first unlocked runs of each group, and the first run of each strict
-       order. It locks no other row, since a concurrent opening would skip that row.
+       order. It locks only rows that it opens: another opening would skip a row that is locked,
+       and then nobody would open it.
     """
     of_key = f"{PARKED} AND gate = 'keys' AND concurrency_key = grp.key"
     # If both sides of this comparison are plain columns, SQLite searches the index by `job_type`

@@ -46,9 +46,9 @@ TAKEN_AT_ONCE = 200
 def renewal_window(lease: float) -> float:
     """Return `RENEWAL_SECONDS`, or half of *lease* (in seconds) if that is less.
 
-    While the write lock keeps a worker from renewing its leases, it treats them as valid for at
-    least this long after each try: no other worker reclaims its runs until the lock is free and
-    this time has passed.
+    While the write lock keeps a worker from renewing its leases, the worker treats them as valid
+    for this long after each failed try. It may, since a tick that finds the lock free waits this
+    long before it reclaims.
     """
     return min(RENEWAL_SECONDS, lease / 2)
 

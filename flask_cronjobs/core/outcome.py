@@ -59,32 +59,38 @@ def _values(d: Dialect) -> str:
              WHEN NOT {_RETURNED} THEN given.kind
              WHEN job_runs.attempts > 1 THEN 'failed' ELSE 'queued' END
     """
-    error = ("given.error", "given.error_type", "given.fingerprint")
-    values = ended(status, d.clock, *error)
-    values["failed_at"], later = d.clock, d.clock_after("given.delay")
     ends = f"{_TERMINAL} OR {_ASKED_TO_STOP}"
-    # An attempt that was released or snoozed does not count, and the next attempt gets its
-    # number. If a step ended in such an attempt, the attempt was forgiven: ``max_attempts`` was
-    # raised, so that it does not count. Undo this, or the next attempt would be forgiven, too.
-    values |= {name: f"job_runs.{name} - 1" for name in ("forgiven", "max_attempts")}
-    for condition, *names in (
-        (ends, "finished_at"),
-        (f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts", "forgiven", "max_attempts"),
-        ("given.kind <> 'released'", "last_error", "error_type", "fingerprint"),
-        (f"given.{_FAILED}", "failed_at"),
-    ):
-        for name in names:
-            values[name] = f"CASE WHEN {condition} THEN {values[name]} ELSE job_runs.{name} END"
-    values |= {
+    # An attempt that was released or snoozed does not count, and the next attempt gets its number.
+    # ``forgiven`` says that attempts up to this number were made free, each by raising
+    # ``max_attempts``, since a step had ended in it. If this attempt is one of them, undo that, or
+    # the next attempt would be free, too.
+    is_forgiven = f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts"
+    has_error = "given.kind <> 'released'"
+    errors = (
+        _if(has_error, "last_error", "given.error"),
+        _if(has_error, "error_type", "given.error_type"),
+        _if(has_error, "fingerprint", "given.fingerprint"),
+    )
+    later = d.clock_after("given.delay")
+    values = ended(status, d.clock, *errors) | {
         "gate": f"CASE WHEN NOT ({ends}) THEN {rate_gate('job_runs.rate_key')} END",
-        "attempts": f"job_runs.attempts - CASE WHEN {_RETURNED} THEN 1 ELSE 0 END",
-        "snoozes": "job_runs.snoozes + CASE WHEN given.kind = 'snoozed' THEN 1 ELSE 0 END",
+        "finished_at": _if(ends, "finished_at", d.clock),
+        "failed_at": _if(f"given.{_FAILED}", "failed_at", d.clock),
+        "attempts": _if(_RETURNED, "attempts", "job_runs.attempts - 1"),
+        "forgiven": _if(is_forgiven, "forgiven", "job_runs.forgiven - 1"),
+        "max_attempts": _if(is_forgiven, "max_attempts", "job_runs.max_attempts - 1"),
+        "snoozes": _if("given.kind = 'snoozed'", "snoozes", "job_runs.snoozes + 1"),
         "run_at": f"CASE WHEN given.kind = 'failed' THEN {later}"
         f" WHEN given.kind = 'snoozed' THEN {d.latest('given.until', later)}"
         " ELSE job_runs.run_at END",
         "result": d.json("given.result"),
     }
     return assigned(values)
+
+
+def _if(condition: str, name: str, value: str) -> str:
+    """Return the new value of the column *name*: *value* if *condition* holds, else the old one."""
+    return f"CASE WHEN {condition} THEN {value} ELSE job_runs.{name} END"
 
 
 def _values_of_success(d: Dialect, result: str = "given.result") -> str:

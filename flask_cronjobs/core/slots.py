@@ -35,7 +35,8 @@ _ONE_SKIPPED = """'{"skipped": 1}'"""
 # literally.
 _OVERLAPS = f"{LIVE} AND (live.status <> 'failed' OR live.failed_at < live.started_at)"
 # Two runs of a definition with overlap='skip' never run at once: each takes the first share of the
-# definition's key or, without one, of a key made from the definition's name.
+# definition's key or, without one, of a key made from the definition's name. So a slot's limit is 1
+# even if enqueued runs of the same key have a higher one.
 _KEY = "COALESCE(d.concurrency_key, CASE WHEN d.overlap = 'skip' THEN 'definition:' || d.name END)"
 _LIMIT = "CASE WHEN d.overlap = 'skip' THEN 1 ELSE d.concurrency_limit END"
 

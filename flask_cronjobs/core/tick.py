@@ -116,7 +116,7 @@ def housekeeping(
     counts: Counter[str],
     take_outcomes: Callable[[list[Outcome]], object],
 ) -> Iterator[bool]:
-    """Do what a tick does before its runs; yield after each step whether runs may be ready now.
+    """Do what a tick does before its runs; yield, after each step, whether it made runs ready.
 
     So a resident worker can wake others for such runs at once, and can stop after any step.
 

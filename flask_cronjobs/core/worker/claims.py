@@ -45,7 +45,8 @@ class UnansweredClaims:
     claims. So the worker looks again every second, for as long as such a claim would hold.
 
     :param lease: the length of a lease, in seconds.
-    :ivar must_check: whether the next claim or record must first ask the database what was claimed.
+    :ivar must_check: whether to look once more before the next claim or record. Until then, the
+        worker does not end.
     """
 
     def __init__(self, books: Bookkeeping, lease: float) -> None:
@@ -321,8 +322,8 @@ class WorkerClaims:
             answer = answer.plus(hold_answer)
         self.openings.note(outcomes, answer, opens)
         startable = self._spend(answer.claims) if self.starts else answer.claims
-        # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim that
-        # was sent without outcomes finds nothing.
+        # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim
+        # whose transaction records no outcomes finds nothing.
         changed = outcomes or answer.claims or answer.parked
         looks_on = bool(answer.blocked) and self._blocked.note(answer)
         exhausted = not (request is None or changed or looks_on)

@@ -168,7 +168,10 @@ class HeldRuns:
 
     @property
     def idle(self) -> bool:
-        """Whether every held run has an outcome."""
+        """Whether every held run has an outcome. One whose row is locked by others counts, too.
+
+        Otherwise a transaction of the app that locks a row for minutes would stop the worker.
+        """
         return self.claims.keys() <= {outcome.id for outcome in self.outcomes}
 
     def recordable(self, now: float) -> list[Outcome]:

@@ -456,7 +456,10 @@ class Keeper(threading.Thread):
         return now + WATCH_SECONDS
 
     def _heed(self, renewal: leases.Renewal) -> None:
-        """Interrupt the handlers of runs whose lease was lost or that were cancelled."""
+        """Interrupt the handlers of runs whose lease was lost or that were cancelled.
+
+        The handler of such a run that has not begun is interrupted as it begins.
+        """
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:
                 self._monitor.lose(claim)
