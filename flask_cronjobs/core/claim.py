@@ -242,6 +242,7 @@ def _already_recorded(d: Dialect) -> TextClause:
     types = {"id": "bigint", "token": "text", "kind": "text", "attempt": "integer"}
     outcomes = d.table("outcomes", **types, lost="boolean")
     is_lost = f"(COALESCE({{}}.error_type, '') = '{WORKER_LOST}') = o.lost"
+    # With EXISTS, PostgreSQL might read all failures, to look them up in a hash table.
     return text(f"""
     WITH o AS MATERIALIZED {outcomes}
     SELECT r.id AS ids, CASE WHEN r.attempts > o.attempt THEN o.kind ELSE r.status END AS stored
@@ -250,9 +251,9 @@ def _already_recorded(d: Dialect) -> TextClause:
         (r.attempts = o.attempt AND {is_lost.format("r")}
             AND (r.status = o.kind OR (o.kind = 'failed' AND r.status = 'cancelled')))
         OR (o.kind IN {sql_list(RETURNED_KINDS)} AND r.attempts = o.attempt - 1)
-        OR (o.kind = 'failed' AND r.attempts > o.attempt AND EXISTS (
-            SELECT 1 FROM job_failures f WHERE f.run_id = o.id AND f.attempt = o.attempt
-                AND f.worker = o.token AND {is_lost.format("f")}))
+        OR (o.kind IN {sql_list(FAILED_KINDS)} AND r.attempts > o.attempt AND o.token = (
+            SELECT f.worker FROM job_failures f
+            WHERE f.run_id = o.id AND f.attempt = o.attempt AND {is_lost.format("f")}))
     )
     """)
 
