@@ -286,7 +286,7 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
 
     If the lease was lost or the run has ended, the output is still written, unless another claim
     has written output of the same attempt. If another transaction has locked the run's row, the
-    outcome is retried, and the output is then written again.
+    outcome is retried. A claim that has written its output already writes nothing then.
     """
     if outcome.attempt > FAILURES_KEPT:
         old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"
@@ -310,10 +310,9 @@ def _write_output(d: Dialect) -> TextClause:
     INSERT INTO job_outputs (run_id, attempt, worker, output, written_at)
     SELECT id, :attempt, :token, :output, {d.clock} FROM job_runs WHERE id = :id {lock}
     ON CONFLICT (run_id, attempt) DO UPDATE
-    SET worker = excluded.worker, written_at = excluded.written_at,
-        -- After a release, for example for a sleep, the attempt's output is continued.
-        output = CASE WHEN job_outputs.worker = excluded.worker THEN excluded.output ELSE {last} END
-    WHERE job_outputs.worker = excluded.worker OR EXISTS (
+    -- After a release, for example for a sleep, the attempt's output is continued.
+    SET worker = excluded.worker, written_at = excluded.written_at, output = {last}
+    WHERE job_outputs.worker <> excluded.worker AND EXISTS (
         SELECT 1 FROM job_runs AS r WHERE r.id = excluded.run_id AND r.locked_by = excluded.worker
     )
     RETURNING run_id

@@ -177,6 +177,17 @@ def test_a_second_write_of_the_same_claim_changes_nothing(kit: Kit) -> None:
     assert kept(kit) == [(1, "one")]
 
 
+def test_a_second_write_keeps_what_the_attempt_printed_before_a_release(kit: Kit) -> None:
+    kit.run()
+    kit.finish(kit.claim_one(), "released")
+    for output in ("one ", "two"):
+        claim = kit.claim_one()
+        write(kit, claim, output)
+        write(kit, claim, output)
+        kit.finish(claim, "released")
+    assert kept(kit) == [(1, "one two")]
+
+
 def test_an_attempt_appends_to_its_output_and_a_stale_worker_does_not(kit: Kit) -> None:
     """A released attempt does not count, so the next claim has the same number."""
     kit.run()
