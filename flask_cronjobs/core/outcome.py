@@ -285,14 +285,15 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
     """Write what the handler of *outcome* has printed and logged.
 
     If the lease was lost or the run has ended, the output is still written, unless another claim
-    has written output of the same attempt. If another transaction has locked the run's row, the
-    outcome is retried. A claim that has written its output already writes nothing then.
+    has written output of the same attempt. That of an atomic success, which is recorded already, is
+    written in any case. If another transaction has locked the run's row, the outcome is retried. A
+    claim that has written its output already writes nothing then.
     """
     if outcome.attempt > FAILURES_KEPT:
         old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"
         delete = text(f"DELETE FROM job_outputs WHERE {books.dialect.any_of('id', old)}")
         books.rows(delete, {"id": outcome.id, "attempt": outcome.attempt - FAILURES_KEPT})
-    names = ("id", "attempt", "token", "output")
+    names = ("id", "attempt", "token", "output", "finalized")
     books.rows(_write_output(books.dialect), {name: getattr(outcome, name) for name in names})
 
 
@@ -312,9 +313,9 @@ def _write_output(d: Dialect) -> TextClause:
     ON CONFLICT (run_id, attempt) DO UPDATE
     -- After a release, for example for a sleep, the attempt's output is continued.
     SET worker = excluded.worker, written_at = excluded.written_at, output = {last}
-    WHERE job_outputs.worker <> excluded.worker AND EXISTS (
+    WHERE job_outputs.worker <> excluded.worker AND ({d.typed(":finalized", "boolean")} OR EXISTS (
         SELECT 1 FROM job_runs AS r WHERE r.id = excluded.run_id AND r.locked_by = excluded.worker
-    )
+    ))
     RETURNING run_id
     """)
 

@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,11 +17,12 @@ from flask.logging import default_handler
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, current_run
+from flask_cronjobs import CronJobs, Snooze, current_run
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.core.worker import outcomes as module
 from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobOutput, JobRun
+from flask_cronjobs.testing import travel
 from flask_cronjobs.types import MAX_OUTPUT_BYTES
 from tests.handlers import AGAIN, Enqueue, both_kinds
 
@@ -141,6 +143,23 @@ def test_an_atomic_handler_keeps_its_output(db: SQLAlchemy, said: Said) -> None:
         print("within")
 
     assert said(work, atomic=True) == "within\n"
+
+
+def test_an_atomic_handler_appends_to_the_output_before_its_snooze(
+    jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue
+) -> None:
+    def work() -> None:
+        print("snoozes:", current_run.snoozes)
+        if current_run.snoozes == 0:
+            raise Snooze(60)
+
+    (run_id,) = enqueue(work, atomic=True, keep_output=True)
+    jobs.tick()
+    with travel(timedelta(minutes=1)):
+        jobs.tick()
+    run = db.session.get_one(JobRun, run_id)
+    assert (run.status, run.attempts) == ("succeeded", 1)
+    assert outputs(db, run) == {1: "snoozes: 0\nsnoozes: 1\n"}
 
 
 def test_async_handlers_and_their_threads_do_not_mix(jobs: CronJobs, db: SQLAlchemy) -> None:
