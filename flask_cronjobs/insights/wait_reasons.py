@@ -169,7 +169,8 @@ def _at_its_rate(waiting: _Waiting) -> Iterable[Wait]:
 
 def _without_share(waiting: _Waiting) -> Iterable[Wait]:
     holder = waiting.others.get(waiting.key.holder)
-    if holder is not None and waiting.before is None:
+    is_due = waiting.row.run_at <= waiting.now
+    if holder is not None and waiting.before is None and is_due:
         began = since(holder.started_at, waiting.now)
         what = f"for a share of its concurrency key: run {holder.id}, started {began}, holds one"
         yield Wait("share", f"key busy: run {holder.id}", what, holder.id)

@@ -41,6 +41,7 @@ def _nothing(rows: Rows) -> None:
         (_nothing, {"job_type": "gone"}, ["undeclared"]),
         (_nothing, {"job_type": "gone", "age": -600}, ["undeclared", "later"]),
         (_holder, KEY, ["share"]),
+        (_holder, {**KEY, "age": -600}, ["later"]),
         (_holder, {**KEY, "concurrency_limit": 2}, ["worker"]),
         (_holder, {**KEY, "concurrency_key": "l"}, ["worker"]),
         (lambda rows: rows.run(**STRICT), {**STRICT, "gate": "order"}, ["turn"]),
