@@ -64,7 +64,7 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         run = running()
-        if run is not None and run.output is not None:
+        if run is not None and run.output is not None and not _is_printed():
             try:
                 line = self.format(record)
             except Exception:
@@ -82,6 +82,14 @@ class _Handler(logging.Handler):
                 return True
             logger = logger.parent if logger.propagate else None
         return False
+
+
+def _is_printed() -> bool:
+    """Return whether a stream logs what was printed, as those of Celery's workers do."""
+    frame = currentframe()
+    while frame is not None and frame.f_code is not _Stream.write.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 _handler = _Handler()

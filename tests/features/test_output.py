@@ -99,6 +99,25 @@ def test_a_warning_without_any_handler_is_printed_as_ever(
     assert capsys.readouterr().err == "printed\n"
 
 
+def test_what_a_stream_passes_on_to_the_log_is_kept_once(
+    said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of Celery has replaced the streams with such ones before its first run."""
+    log = pytest.importorskip("celery.utils.log")
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, log.LoggingProxy(logging.getLogger("redirected"), "WARNING"))
+
+    def speak() -> None:
+        print("printed")
+        logging.getLogger("any").warning("logged")
+        print("printed", file=sys.stderr)
+
+    lines = said(speak).splitlines()
+    assert lines[::2] == ["printed", "printed"]
+    assert lines[1].endswith("Z WARNING any: logged")
+    assert len(lines) == 3
+
+
 def test_nothing_is_replaced_unless_asked_for_and_once(
     db: SQLAlchemy, perform: Perform, said: Said
 ) -> None:
