@@ -46,7 +46,9 @@ class _Stream:
         frame = currentframe()
         caller = frame and frame.f_back
         is_log = caller is not None and caller.f_globals.get("__name__") == "logging"
-        if run is not None and run.output is not None and not is_log:
+        # Anything else, such as bytes, is refused by the stream itself.
+        is_text = isinstance(text, str)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if run is not None and run.output is not None and is_text and not is_log:
             run.output.add(text)
         count: int = self._stream.write(text)
         return count

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import click
 import pytest
 from flask import Flask
 from flask.logging import default_handler
@@ -24,7 +25,7 @@ from flask_cronjobs.insights.run_detail import find_run
 from flask_cronjobs.models import JobOutput, JobRun
 from flask_cronjobs.testing import travel
 from flask_cronjobs.types import MAX_OUTPUT_BYTES
-from tests.handlers import AGAIN, Enqueue, both_kinds
+from tests.handlers import AGAIN, Enqueue, both_kinds, of_kind
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -247,6 +248,26 @@ def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
 ) -> None:
     monkeypatch.setattr(logging, "raiseExceptions", False)
     assert said(lambda: logging.getLogger().error("%d runs", "x")) == "ERROR root: '%d runs'\n"
+
+
+def test_click_which_tries_a_stream_with_bytes_can_print(said: Said) -> None:
+    assert said(lambda: click.echo("printed")) == "printed\n"
+
+
+@both_kinds
+@pytest.mark.parametrize("value", [b"bytes", 7])
+def test_what_a_stream_refuses_fails_the_attempt_and_is_not_kept(
+    db: SQLAlchemy, perform: Perform, is_async: bool, value: Any
+) -> None:
+    def speak() -> None:
+        print("before")
+        sys.stdout.write(value)
+
+    run = perform(of_kind(is_async, speak), keep_output=True)
+    assert (run.status, run.error_type) == ("dead", "TypeError")
+    assert run.last_error is not None
+    assert "write() argument must be str" in run.last_error
+    assert outputs(db, run) == {1: "before\n"}
 
 
 @both_kinds
