@@ -69,8 +69,9 @@ class _Handler(logging.Handler):
         if run is not None and run.output is not None and not _is_printed():
             try:
                 line = self.format(record)
-            except Exception:
-                line = f"{record.levelname} {record.name}: {record.msg!r}"
+            except Exception:  # The code of a message may fail, so read only a text.
+                message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+                line = f"{record.levelname} {record.name}: {message!r}"
             run.output.add(f"{line}\n")
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and not self._has_others(record.name):

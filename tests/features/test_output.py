@@ -250,6 +250,22 @@ def test_a_record_that_cannot_be_formatted_is_kept_as_it_is(
     assert said(lambda: logging.getLogger().error("%d runs", "x")) == "ERROR root: '%d runs'\n"
 
 
+def test_a_message_that_cannot_be_read_fails_no_attempt(
+    db: SQLAlchemy, perform: Perform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a row of the app that is read outside its session."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    monkeypatch.setattr(logging.root, "handlers", [])  # Pytest's own would raise.
+
+    class Row:
+        def __repr__(self) -> str:
+            raise RuntimeError("detached")
+
+    run = perform(lambda: logging.getLogger("any").error(Row()), keep_output=True)
+    assert run.status == "succeeded"
+    assert outputs(db, run) == {1: "ERROR any: 'Row'\n"}
+
+
 def test_click_which_tries_a_stream_with_bytes_can_print(said: Said) -> None:
     assert said(lambda: click.echo("printed")) == "printed\n"
 
