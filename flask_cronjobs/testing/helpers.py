@@ -74,10 +74,9 @@ def drain(
             with inline_worker(state, raise_errors=raise_errors) as worker:
                 worker.counts = counts
                 worker.drain()
-            waits = _waits(state, with_delayed)
-            if not (with_delayed and waits):
+            wait = min([worker.wait, *_waits(state, with_delayed)])
+            if not with_delayed or wait == float("inf"):
                 break
-            wait = min(waits)
             travels.enter_context(moved_by(clock_shift() + wait + _MARGIN_SECONDS))
     return TickReport(worker_name(), **counts, seconds=round(time.monotonic() - started, 3))
 

@@ -55,6 +55,11 @@ class InlineWorker:
         self._claims = WorkerClaims(context.books, context.state, options)
         self._runner = Runner(context)
 
+    @property
+    def wait(self) -> float:
+        """The seconds until a due run may begin whose rate key is held back; infinite if none."""
+        return self._claims.next_start - time.monotonic()
+
     def drain(self) -> None:
         """Perform all due runs until no more are due."""
         while (claim := self.claim()) is not None:

@@ -111,6 +111,21 @@ def test_drain_waits_for_no_start_but_for_a_key_that_is_held_back(jobs: CronJobs
     assert statuses(db) == {"succeeded": 4, "failed": 1, "queued": 1}
 
 
+def test_drain_with_delayed_ends_the_time_for_which_a_key_is_held_back(
+    jobs: CronJobs, db: Any
+) -> None:
+    @jobs.task(rate="1/day", retry=False)
+    def send(number: int) -> None:
+        if number % 2 == 0:
+            raise RetryLater(30, rate=True)
+
+    send.using(commit=True).enqueue_many({"number": number} for number in range(6))
+    testing.drain(raise_errors=False)
+    assert statuses(db) == {"dead": 1, "queued": 5}
+    testing.drain(raise_errors=False, with_delayed=True)
+    assert statuses(db) == {"succeeded": 3, "dead": 3}
+
+
 @pytest.mark.parametrize("others", [1, 3, 4])
 def test_runs_that_lost_their_rate_begin_though_ticks_of_other_apps_alternate_with_ours(
     jobs: CronJobs, rows: Rows, others: int
