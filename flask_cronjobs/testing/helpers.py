@@ -303,8 +303,9 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
             if claim is None:
                 raise StateConflict(
                     f"Run {run_id} cannot be claimed: all shares of its concurrency key are taken, "
-                    "an earlier run comes first in strict order, or its task is paused. End those "
-                    "runs, or resume the task, first."
+                    "an earlier run comes first in strict order, RetryLater holds its rate key "
+                    "back, or its task is paused. End those runs, travel past the delay, or resume "
+                    "the task, first."
                 )
             worker.perform(claim)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, text
 
-from flask_cronjobs import CronJobs, Retry, RetryLater, testing
+from flask_cronjobs import CronJobs, Retry, RetryLater, StateConflict, testing
 from flask_cronjobs.models import JobRate, JobRun
 from tests.rates import refuse_too_early
 from tests.rows import Rows, ago
@@ -124,6 +125,19 @@ def test_drain_with_delayed_ends_the_time_for_which_a_key_is_held_back(
     assert statuses(db) == {"dead": 1, "queued": 5}
     testing.drain(raise_errors=False, with_delayed=True)
     assert statuses(db) == {"succeeded": 3, "dead": 3}
+
+
+def test_run_says_that_its_rate_key_may_be_held_back(jobs: CronJobs) -> None:
+    @jobs.task(rate="1/day", retry=AGAIN)
+    def send(fail: bool = False) -> None:
+        if fail:
+            raise RetryLater(30, rate=True)
+
+    assert testing.run(send, fail=True).status == "failed"
+    with pytest.raises(StateConflict, match="RetryLater holds its rate key back"):
+        testing.run(send)
+    with testing.travel(timedelta(seconds=30)):
+        assert testing.run(send).status == "succeeded"
 
 
 @pytest.mark.parametrize("others", [1, 3, 4])
