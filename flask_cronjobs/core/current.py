@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import sys
 import threading
@@ -276,13 +277,16 @@ class CurrentRun:
         self.warning = warning if self.warning is None else f"{self.warning} {warning}"
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the interruption if it has caused *error* in the database layer; else *error*.
+        """Return the interruption that has caused *error*; *error* itself if none has.
 
         If a flush, a rollback or a query is interrupted, SQLAlchemy may raise an error of its own
-        about its unexpected state.
+        about its unexpected state. A group of asyncio's tasks raises a group of exceptions.
         """
         from ..db.errors import is_of_database
 
+        for cause in (self.ended_by, self.interrupted_by):
+            if cause is not None and _is_only(error, cause):
+                return cause
         cause = self.interrupted_by
         return cause if cause is not None and is_of_database(error) else error
 
@@ -330,6 +334,17 @@ def _is_handled(error: BaseException) -> bool:
             return True
         exception = exception.__context__
     return False
+
+
+#: Python has it since 3.11.
+_GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
+
+
+def _is_only(error: BaseException, cause: BaseException) -> bool:
+    """Return whether *error* is *cause*, or a group of exceptions that contains nothing else."""
+    if isinstance(error, _GROUP):
+        return all(_is_only(inner, cause) for inner in cast(Any, error).exceptions)
+    return error is cause
 
 
 def _shown(progress: Progress) -> Progress:

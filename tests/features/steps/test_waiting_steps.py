@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -203,6 +205,29 @@ def test_an_async_handler_sleeps_and_waits(
         db.session.commit()
         assert tick().succeeded == 1
     assert the_run(db).result is True
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has groups of tasks since 3.11")
+@pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
+def test_a_run_sleeps_in_a_group_of_tasks(
+    jobs: CronJobs, tick: Tick, db: SQLAlchemy, enqueue: Enqueue, is_plain: bool
+) -> None:
+    """A group raises what its tasks raise as a group of exceptions."""
+    asyncio_: Any = asyncio
+
+    async def sleep() -> None:
+        jobs.sleep("an hour", HOUR)
+
+    async def order() -> None:
+        async with asyncio_.TaskGroup() as outer:
+            outer.create_task(asyncio.sleep(0))
+            async with asyncio_.TaskGroup() as inner:
+                inner.create_task(sleep())
+
+    enqueue((lambda: asyncio.run(order())) if is_plain else order)
+    assert (tick().released, holders(db)) == (1, [GIVEN_BACK])
+    with travel(HOUR):
+        assert tick().succeeded == 1
 
 
 @pytest.mark.parametrize(("order", "others"), [(None, 1), ("strict", 0)])
