@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any, TypeGuard, cast
+from typing import Any, NoReturn, TypeGuard, cast
 
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
@@ -188,7 +188,8 @@ def pause(state: State, kind: str, name: str, delay: object) -> JSON:
         with current.opened():
             for _ in current.commits(float(seconds)):
                 if in_event_loop():
-                    raise Suspended("its row is locked, so it is tried again soon", _SOON)
+                    why = "its row is locked, so it is tried again soon"
+                    current.interrupt(Suspended(why, _SOON))
                 time.sleep(_PAUSE)
         current.raise_if_interrupted()
     return current.row.result
@@ -500,8 +501,12 @@ class _Step:
         :raises Interruption: it must.
         """
         if (error := self._interruption()) is not None:
-            self.run.ended_by = error
-            raise error
+            self.interrupt(error)
+
+    def interrupt(self, error: Interruption) -> NoReturn:
+        """End the attempt with *error*, even if the handler swallows it."""
+        self.run.ended_by = error
+        raise error
 
     def _interruption(self) -> Interruption | None:
         run_row = self._run_row

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -107,6 +107,22 @@ def test_async_handlers_go_on_while_a_step_beside_them_finds_its_row_locked(
         assert ends(db) == [("succeeded", None)] * 2
         assert labels(db) == ["done"]
         assert "Its row is locked by the database's process" in caplog.text
+
+
+@on_postgresql
+def test_a_wait_that_is_put_off_ends_the_attempt_though_the_handler_swallows_that(
+    db: SQLAlchemy, jobs: CronJobs, tick: Tick, enqueue: Enqueue, locker: Locker
+) -> None:
+    async def order() -> str:
+        locker.lock(SIGNAL)
+        with suppress(BaseException):
+            jobs.wait("approved", 60)
+        return "too early"
+
+    enqueue(order)
+    report = tick()
+    assert (report.snoozed, report.succeeded, locker.late) == (1, 0, False)
+    assert the_run(db).status == "queued"
 
 
 @on_postgresql
