@@ -128,13 +128,13 @@ def codec_of(hint: Any) -> Codec:
         return _list(codec_of(args[0]) if args else ANY)
     if origin is dict:
         return _dict(*(map(codec_of, args) if args else (ANY, ANY)))
-    return ANY if hint in (Any, object) else _LEAVES.get(origin) or _of_class(hint)
+    return ANY if hint in (Any, object) else _LEAVES.get(origin) or _of_class(hint, repr(hint))
 
 
 def _optional(hint: Any, args: list[Any]) -> Codec:
     """Return the codec of ``X | None``; pydantic knows the other unions."""
     if len(args) != 1 or NoneType not in get_args(hint):
-        return _of_class(hint)
+        return _of_class(hint, repr(hint))
     codec = codec_of(args[0])
     if codec is ANY:
         return ANY
@@ -180,7 +180,12 @@ def _leaf(
 
 
 @lru_cache(1024)  # A class may name itself in its fields.
-def _of_class(hint: Any) -> Codec:
+def _of_class(hint: Any, _: str) -> Codec:
+    """Return the codec of a type that is not a container of plain JSON.
+
+    :param _: the type as a text, since unions with another order of their members are equal, but
+        read some values differently.
+    """
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint)
     if hasattr(cast("Any", hint), "__mapper__"):

@@ -295,6 +295,23 @@ def test_other_types_are_stored_as_pydantic_does(hint: Any, value: Any, plain: A
     assert codec.read(plain) == value
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (date | datetime, datetime | date),
+        (tuple[date | datetime, ...], tuple[datetime | date, ...]),
+    ],
+)
+def test_unions_of_the_same_types_in_another_order_are_others(one: Any, other: Any) -> None:
+    """Python says that they are equal, but pydantic tries their types in order."""
+    pytest.importorskip("pydantic")
+    assert one == other
+    day, midnight = date(2026, 11, 24), datetime(2026, 11, 24)
+    values = (day, midnight) if one == date | datetime else ((day,), (midnight,))
+    plain = "2026-11-24" if values[0] == day else ["2026-11-24"]
+    assert (codec_of(one).read(plain), codec_of(other).read(plain)) == values
+
+
 def test_without_pydantic_the_message_says_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydantic", None)
     _of_class.cache_clear()
