@@ -121,9 +121,13 @@ def prose(sentence: str, zone: str, now: datetime) -> Markup:
 
 def _in_text(match: re.Match[str], zone: str, now: datetime) -> Markup:
     if match["moment"]:
-        moment = datetime.fromisoformat(f"{match['moment']}+00:00")
+        try:
+            moment = datetime.fromisoformat(f"{match['moment']}+00:00")
+            local = clock(moment, zone, now)
+        except (ValueError, OverflowError):  # A name may have digits that only look like a moment.
+            return escape(match[0])
         time = Markup('<time datetime="%s" title="%s">%s</time>')
-        return time % (iso(moment), match[0], clock(moment, zone, now))
+        return time % (iso(moment), match[0], local)
     if match["code"]:
         return Markup("<code>%s</code>") % match["code"]
     return escape(f"{match['number']}\N{NO-BREAK SPACE}")

@@ -47,6 +47,12 @@ def test_a_sentence_has_the_pages_clock_code_and_numbers_with_their_units() -> N
     assert format.prose(sentence, "Europe/Berlin", NOW) == expected
 
 
+@pytest.mark.parametrize("name", ["2026-02-30 10:00 UTC", "0001-01-01 00:00 UTC"])
+def test_a_name_that_looks_like_a_moment_and_is_none_stays_as_it_is(name: str) -> None:
+    sentence = f"the queue {name} is paused"
+    assert format.prose(sentence, "America/New_York", NOW) == sentence
+
+
 def test_a_filter_survives_the_way_through_a_url() -> None:
     texts = {"task": "a&b", "queue": "q", "error": "e", "error_type": "", "definition": "d"}
     ages = {"older_than": 5400.0, "newer_than": 86400.0}
