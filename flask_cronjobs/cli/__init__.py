@@ -8,7 +8,7 @@ import click
 from flask import Flask
 from flask.cli import ScriptInfo, run_command
 
-from .group import LazyGroup, examples
+from .group import LazyGroup, examples, own_script
 
 jobs_group: LazyGroup = LazyGroup(
     "jobs",
@@ -49,4 +49,4 @@ def _work_beside_server() -> None:
     from ..core.background import start_worker
 
     info = context.ensure_object(ScriptInfo)
-    start_worker(info.app_import_path, os.environ, "flask run")
+    start_worker(info.app_import_path, os.environ, "flask run", script=own_script())

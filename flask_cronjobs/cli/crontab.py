@@ -16,6 +16,7 @@ from flask.cli import ScriptInfo, pass_script_info
 
 from ..core.app_state import state_of
 from ..errors import SetupError
+from .group import own_script
 from .output import Answer, set_up
 
 
@@ -136,14 +137,14 @@ def _absolute_app(app: str) -> str:
 
 
 def _flask() -> tuple[str, ...]:
-    """Return the ``flask`` beside this Python, or this Python with ``-m flask``."""
-    beside = Path(sys.executable).with_name("flask")
-    if beside.is_file() and os.access(beside, os.X_OK):
+    """Return the ``flask`` beside this Python, or this Python with ``-m flask`` or a script."""
+    beside, script = Path(sys.executable).with_name("flask"), own_script()
+    if not script and beside.is_file() and os.access(beside, os.X_OK):
         return (str(beside),)
     python = sys.executable or shutil.which("python3")
     if not python:
         raise SetupError("There is no Python on PATH. Write the crontab line by hand.")
-    return (python, "-m", "flask")
+    return (python, *(script or ("-m", "flask")))
 
 
 def _escaped(text: str) -> str:

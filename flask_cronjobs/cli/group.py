@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
@@ -174,6 +175,19 @@ def _path(ctx: click.Context) -> list[str]:
 
 def _line(*words: str) -> str:
     return one_line(shlex.join((*_program(), *words)))
+
+
+def own_script() -> tuple[str, ...]:
+    """Return the arguments with which Python runs the app's own script; none for ``flask``.
+
+    Such a script has a `FlaskGroup` that makes the app, which ``flask`` alone would not find.
+    """
+    root = click.get_current_context().find_root()
+    if not isinstance(root.command, FlaskGroup) or root.command.create_app is None:
+        return ()
+    program, _, module = (root.info_name or "").partition(" -m ")
+    is_module = program == "python" and module
+    return ("-m", module) if is_module else (str(Path(sys.argv[0]).absolute()),)
 
 
 def _program() -> list[str]:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Generic, TypeVar
@@ -110,6 +110,7 @@ def start_worker(
     by: str,
     user: int | None = None,
     group: int | None = None,
+    script: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
     """Start ``flask jobs work``, which stops once this process has ended, for whatever reason.
 
@@ -117,11 +118,12 @@ def start_worker(
     :param by: the name of this process's server, such as ``gunicorn``, which the doctor reports.
     :param user: the id of the user to run it as; None for this process's user.
     :param group: the id of the group to run it as; None for this process's group.
+    :param script: the arguments with which Python runs the app's own script instead of ``flask``.
     """
     app_option = [] if app is None else ["--app", app]
     options = "--parent", str(os.getpid()), "--started-by", by
     return subprocess.Popen(
-        [sys.executable, "-m", "flask", *app_option, "jobs", "work", *options],
+        [sys.executable, *(script or ("-m", "flask")), *app_option, "jobs", "work", *options],
         stdin=subprocess.DEVNULL,
         env=env,
         user=user,

@@ -157,15 +157,40 @@ jobs.init_app(app)
 """
 
 
-@pytest.mark.parametrize("name", ["app.py", "my app.py"])
+#: A script of the app's own, as Flask's documentation has it.
+SCRIPT = """
+
+def make():
+    return app
+
+
+from flask.cli import FlaskGroup
+
+cli = FlaskGroup(create_app=make)
+if __name__ == "__main__":
+    cli()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("app.py", ["-m", "flask", "--app", "app.py"]),
+        ("my app.py", ["-m", "flask", "--app", "my app.py"]),
+        ("my script.py", ["my script.py"]),
+        ("script.py", ["-m", "script"]),
+    ],
+)
 @pytest.mark.slow
-def test_the_crontab_line_works_in_the_environment_of_cron(tmp_path: Path, name: str) -> None:
+def test_the_crontab_line_works_in_the_environment_of_cron(
+    tmp_path: Path, name: str, call: list[str]
+) -> None:
     folder = tmp_path / "a folder of 100%"
     folder.mkdir()
-    (folder / name).write_text(APP)
+    (folder / name).write_text(APP + SCRIPT)
 
     def admin(*args: str) -> str:
-        return python("-m", "flask", "--app", name, "jobs", "admin", *args, cwd=folder).stdout
+        return python(*call, "jobs", "admin", *args, cwd=folder).stdout
 
     admin("init")
     admin("run", "hello")
