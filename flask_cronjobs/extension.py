@@ -352,7 +352,9 @@ class CronJobs(OperatorMethods, StepMethods):
         arguments = locals()
         options = {option: arguments[option] for option in EnqueueOptions._fields}
         task = self.get(name)
-        return task.using(**options).enqueue(**task.payload_from(payload or {}))
+        # Check the payload first: a copy that enqueues nothing would be warned of.
+        values = task.payload_from(payload or {})
+        return task.using(**options).enqueue(**values)
 
     def batch(
         self,

@@ -254,6 +254,16 @@ def test_a_copy_that_is_dropped_says_that_it_did_nothing(
         assert caplog.messages == ["work.using(…) enqueues nothing by itself: call its enqueue(…)"]
 
 
+def test_a_refused_payload_is_no_dropped_copy(
+    context: None, jobs: CronJobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.task(name="work")(lambda to: None)
+    with pytest.raises(TypeError, match=r"missing a required argument: 'to'"):
+        jobs.enqueue("work", {})
+    gc.collect()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(
     ("argv", "is_worker"),
     [
