@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
 
 import click
 
@@ -11,21 +13,35 @@ from ..core.app_state import State
 from ..insights.backlog import due, next_due
 from ..insights.reader import Reader, plain_data, reading
 from ..insights.schedule_needs import unrecorded
+from ..schedule.cron_text import parse_zone
 from ..text import one_line
-from ..text.humanize import minute
+from ..text.humanize import minute, printed_zone
 from .group import command
 from .output import moment, since
 
 
+@contextmanager
+def _zone_of(state: State) -> Generator[None]:
+    """Print the times of this block in ``CRONJOBS_TIMEZONE``, as the admin commands do."""
+    token = printed_zone.set(partial(parse_zone, state.settings.timezone))
+    try:
+        yield
+    finally:
+        printed_zone.reset(token)
+
+
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     """Print the due slots and the number of due runs, or else what will be due next."""
-    with reading(state) as reader:
+    with _zone_of(state), reading(state) as reader:
         due_now, following = due(reader, queues), _following(reader)
+        slots = [
+            f"{one_line(slot.name)} is due: the slot of {minute(slot.at)}" for slot in due_now.slots
+        ]
     if as_json:
         click.echo(json.dumps(plain_data(due_now)))
         return
-    for slot in due_now.slots:
-        click.echo(f"{one_line(slot.name)} is due: the slot of {minute(slot.at)}")
+    for slot in slots:
+        click.echo(slot)
     if due_now.runs:
         click.echo(f"{due_now.runs.of('run')} due")
     if not (due_now.slots or due_now.runs):
@@ -34,7 +50,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
     """Print what will be due next, or how many due runs an idle tick has not run."""
-    with reading(state) as reader:
+    with _zone_of(state), reading(state) as reader:
         number, following = due(reader, queues).runs, _following(reader)
     if number:
         why = command("list", "--status", "queued")
@@ -45,7 +61,7 @@ def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]
 
 def what_is_due(state: State, queues: tuple[str, ...]) -> str:
     """Return the number of due runs, or else what will be due next."""
-    with reading(state) as reader:
+    with _zone_of(state), reading(state) as reader:
         number = due(reader, queues).runs
         return f"{number.of('run')} due" if number else _following(reader)
 

@@ -188,6 +188,18 @@ class TestOptions:
         (line,) = tick("--dry-run").stdout.splitlines()
         assert line.startswith("customer is due: the slot of ")
 
+    def test_dry_run_prints_times_in_the_zone_of_the_configuration(
+        self, tick: Tick, rows: Rows
+    ) -> None:
+        object.__setattr__(state_of(tick.app).settings, "timezone", "Asia/Tokyo")
+        tick.jobs.task(name="yearly", schedule="0 7 1 1 *", timezone="Asia/Tokyo")(lambda: None)
+        tick()
+        assert "-01-01 07:00:00 JST (in " in tick("--dry-run").output
+        slot = ago(3600).replace(second=0, microsecond=0)
+        rows.definition("customer", next_run_at=slot, origin="database", job_type="hello")
+        due = f"customer is due: the slot of {slot + timedelta(hours=9):%Y-%m-%d %H:%M} JST\n"
+        assert tick("--dry-run").output == due
+
     def test_python_may_claim_nothing_in_any_thread(self, tick: Tick) -> None:
         def claim() -> TickReport:
             with tick.app.app_context():
