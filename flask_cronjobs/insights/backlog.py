@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
@@ -93,13 +94,22 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
     return rows
 
 
-def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Count, Count]]:
-    """Return the number of waiting runs of each of *queues*, and how many of them are due.
+class Backlog(NamedTuple):
+    """The number of waiting runs of a queue, of those that are due, and since when.
+
+    :ivar oldest: the due time of the first due run; None if none is due.
+    """
+
+    waiting: Count
+    due: Count
+    oldest: datetime | None
+
+
+def count_waiting(reader: Reader) -> Mapping[str, Backlog]:
+    """Return the backlog of each queue in which runs wait, and an empty one for any other queue.
 
     If more than `COUNTED` runs wait, only some are counted, and each number is marked as capped.
     """
-    if not queues:
-        return {}
     parts = (
         select(RUNS.c.queue.label("name"), RUNS.c.run_at)
         .where(text(part))
@@ -108,22 +118,17 @@ def count_waiting(reader: Reader, queues: Sequence[str]) -> dict[str, tuple[Coun
         for part in (READY_GROUPS, PARKED, RATE_WAITS)
     )
     window = union_all(*(select(part) for part in parts)).subquery()
-    is_due = case((window.c.run_at <= reader.now, 1))
-    rows = reader.rows(
-        select(
-            window.c.name, func.count().label("waiting"), func.count(is_due).label("due")
-        ).group_by(window.c.name)
-    )
+    due_at = case((window.c.run_at <= reader.now, window.c.run_at))
+    numbers = func.count().label("waiting"), func.count(due_at).label("due")
+    oldest = func.min(due_at).label("oldest")
+    rows = reader.rows(select(window.c.name, *numbers, oldest).group_by(window.c.name))
     is_capped = sum(row.waiting for row in rows) > COUNTED
-    numbers = {
-        row.name: (
-            Count(min(row.waiting, COUNTED), is_capped),
-            Count(min(row.due, COUNTED), is_capped),
-        )
-        for row in rows
-    }
     none = Count(0, is_capped)
-    return {name: numbers.get(name, (none, none)) for name in queues}
+    backlogs: defaultdict[str, Backlog] = defaultdict(lambda: Backlog(none, none, None))
+    for row in rows:
+        waiting, due = (Count(min(n, COUNTED), is_capped) for n in (row.waiting, row.due))
+        backlogs[row.name] = Backlog(waiting, due, row.oldest)
+    return backlogs
 
 
 #: Counting waiting runs stops at this number.

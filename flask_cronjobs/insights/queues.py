@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, String, cast, func, select
 
 from ..text.humanize import since
-from .backlog import count_waiting, unpaused_groups, waiting_groups
+from .backlog import Backlog, count_waiting, unpaused_groups, waiting_groups
 from .pauses import PauseView, is_declared, list_pauses
 from .reader import TICKS, Count, Page, Reader, Source, read_once, reading
 
@@ -24,7 +24,7 @@ _NAMED = 3
 class QueueView:
     """A queue with its backlog.
 
-    :ivar waiting: the number of waiting runs, without those behind others in strict order.
+    :ivar waiting: the number of waiting runs.
     :ivar due: the number of due runs, capped if more wait than are counted.
     :ivar oldest: the due time of the first due run; None if none is due.
     :ivar hosts: the hosts that serve the queue.
@@ -62,33 +62,36 @@ def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
         oldest: dict[str, datetime] = {}
         for group in groups:
             oldest[group.queue] = min(group.oldest, oldest.get(group.queue, group.oldest))
-        names = {*reader.state.queues, *oldest, *pauses}
+        backlogs = count_waiting(reader)
+        # The groups have no runs that wait behind others of their key.
+        for name, backlog in backlogs.items():
+            if backlog.oldest is not None:
+                oldest[name] = min(backlog.oldest, oldest.get(name, backlog.oldest))
+        names = {*reader.state.queues, *oldest, *backlogs, *pauses}
 
         def urgency(name: str) -> Any:
             return name not in pauses, min(oldest.get(name, reader.now), reader.now), name
 
-        shown_names = set(sorted(names, key=urgency)[:limit])
-        counts = count_waiting(reader, [name for name in oldest if name in shown_names])
+        shown_names = sorted(names, key=urgency)[:limit]
         rows = [
-            _view(reader, name, oldest.get(name), counts.get(name), pauses.get(name))
-            for name in sorted(shown_names | counts.keys())
+            _view(reader, name, oldest.get(name), backlogs[name], pauses.get(name))
+            for name in sorted(shown_names)
         ]
-        return Page(rows, None, reader.now, Count(len(names | counts.keys())))
+        return Page(rows, None, reader.now, Count(len(names)))
 
 
 def _view(
     reader: Reader,
     name: str,
     oldest: datetime | None,
-    counts: tuple[Count, Count] | None,
+    backlog: Backlog,
     pause: PauseView | None,
 ) -> QueueView:
     executor = reader.state.settings.executors.get(name)
-    waiting, due = counts or (Count(0), Count(0))
     return QueueView(
         name=name,
-        waiting=waiting,
-        due=due,
+        waiting=backlog.waiting,
+        due=backlog.due,
         oldest=oldest if oldest is not None and oldest <= reader.now else None,
         hosts=() if executor else hosts_of(reader, name),
         executor=executor,

@@ -95,3 +95,19 @@ def test_runs_that_wait_for_their_rate_are_counted(rows: Rows, state: State) -> 
     rows.run(queue="mail", age=10)
     (mail,) = [row for row in list_queues(state).rows if row.name == "mail"]
     assert (mail.waiting.value, mail.due.value, mail.waiting.capped) == (4, 3, False)
+
+
+def test_runs_behind_others_of_their_key_are_counted(
+    rows: Rows, state: State, jobs: CronJobs
+) -> None:
+    jobs.task(name="it", queue="mail")(lambda: None)
+    key: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
+    rows.run("running", age=120, queue="mail", concurrency_share=1, **key)
+    for age in (90, 30):
+        rows.run(age=age, queue="mail", gate="keys", **key)
+    rows.run(age=60, queue="other", gate="order", strict=True, **key)
+    by_name = queues(state)
+    mail, other = by_name["mail"], by_name["other"]
+    assert (mail.waiting.value, mail.due.value) == (2, 2)
+    assert seconds(mail) in (90, 91, 92)
+    assert (other.waiting.value, other.due.value) == (1, 1)
