@@ -194,10 +194,10 @@ def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
 
 
 def pause(books: Bookkeeping, definition: DefinitionRow) -> bool:
-    """Pause a definition; return False if its row is locked or gone."""
+    """Pause a definition; return False if it is paused, or its row is locked or gone."""
     now = books.dialect.now
     change = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
-    return _change_free(books, definition, change)
+    return _change_free(books, definition, change, "id = :id AND paused_at IS NULL")
 
 
 def skip_pause(
@@ -228,9 +228,11 @@ def remove(books: Bookkeeping, definition: DefinitionRow) -> bool:
     return _change_free(books, definition, "DELETE FROM job_definitions")
 
 
-def _change_free(books: Bookkeeping, definition: DefinitionRow, change: str) -> bool:
+def _change_free(
+    books: Bookkeeping, definition: DefinitionRow, change: str, where: str = "id = :id"
+) -> bool:
     """Execute *change*, a statement without WHERE, unless another transaction locks the row."""
-    statement = text(f"{change} WHERE {_free(books.dialect, 'id = :id')} RETURNING id")
+    statement = text(f"{change} WHERE {_free(books.dialect, where)} RETURNING id")
     return bool(books.rows(statement, {"id": definition.id}))
 
 

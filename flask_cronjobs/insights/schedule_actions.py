@@ -280,7 +280,7 @@ def pause(state: State, target: Target, actor: str = DEFAULT_ACTOR) -> bool:
     A paused definition runs none of its slots; a slot that is already due is recorded first. New
     runs of a paused task or queue wait, and running ones continue to their end.
 
-    :returns: False if the task or queue was paused before.
+    :returns: False if it was paused before.
     :raises NotFound: no definition has that name, and the message suggests similar names; this
         app's code declares no such task; or no queue can have that name.
     """
@@ -332,6 +332,8 @@ def _pause_definition(state: State, name: str, operation: Operation) -> bool:
     def pause(books: Bookkeeping, row: DefinitionRow | None) -> bool | None:
         if row is None:
             raise no_definition(state, name, "pause")
+        if row.paused:
+            return False
         if row.due:
             record_due(state, books, row)
         return perform(books, operation, partial(definitions.pause, definition=row)) or None

@@ -208,6 +208,7 @@ def test_wrong_options_are_refused(
 def test_pause_and_resume(admin: Admin, rows: Rows) -> None:
     rows.definition("daily")
     assert "resume daily" in admin.ok("pause", "daily")
+    assert "daily is already paused" in admin.ok("pause", "daily")
     admin.ok("pause", "--queue", "mail")
     assert "mail is already paused" in admin.ok("pause", "--queue", "mail")
     assert "paused" in admin.ok("definitions")

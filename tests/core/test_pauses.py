@@ -11,7 +11,7 @@ from sqlalchemy import func, select, text
 from flask_cronjobs import CronJobs, NotFound
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.insights.health import read_verdict
-from flask_cronjobs.models import JobPause, JobRun
+from flask_cronjobs.models import JobDefinition, JobOperation, JobPause, JobRun
 from tests.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -119,6 +119,20 @@ def test_pausing_twice_keeps_the_first(jobs: CronJobs, db: SQLAlchemy) -> None:
     jobs.pause(queue="mail")
     assert db.session.scalars(select(JobPause.paused_at)).one() == first
     assert (jobs.resume(queue="mail"), jobs.resume(queue="mail")) == (True, False)
+
+
+def test_pausing_a_definition_twice_keeps_the_first(jobs: CronJobs, db: SQLAlchemy) -> None:
+    jobs.task(name="nightly", schedule="@yearly")(lambda: None)
+    jobs.tick()
+    paused_at = select(JobDefinition.paused_at)
+    jobs.pause("nightly")
+    first = db.session.scalars(paused_at).one()
+    db.session.rollback()
+    jobs.pause("nightly")
+    assert db.session.scalars(paused_at).one() == first
+    assert db.session.scalars(select(JobOperation.what)).all() == ["paused"]
+    db.session.rollback()
+    assert (jobs.resume("nightly"), jobs.resume("nightly")) == (True, False)
 
 
 def test_resuming_one_leaves_the_others_paused(
