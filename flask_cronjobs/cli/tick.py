@@ -83,7 +83,12 @@ def _warn_of_queues(state: State, queues: tuple[str, ...]) -> None:
     tasks = state.registry.tasks.values()
     known_queues = {*(task.options.queue for task in tasks), *state.settings.executors}
     for queue in set(queues) - known_queues:
-        parts = [part.strip() for part in queue.split(",")]
+        if not queue.strip():
+            raise click.UsageError(
+                f"--queue is {queue!r}, and no queue can have that name. Name one, or leave the "
+                "option out to run all queues."
+            )
+        parts = [part for part in map(str.strip, queue.split(",")) if part]
         if known_queues.intersection(parts):
             raise click.UsageError(
                 f"No task in this app's code uses the queue {queue!r}. Give the option once for "
@@ -184,6 +189,7 @@ def tick_command(
     if dry_run:
         from .due import print_due
 
+        _warn_of_queues(state, queues)
         print_due(state, queues, as_json)
         return
     time.sleep(random.uniform(0, jitter))

@@ -149,6 +149,21 @@ class TestOptions:
         assert tick("--queue", "mail", "--queue", "default").exit_code == 0
         assert tick.statuses() == ["succeeded", "queued", "succeeded", "succeeded"]
 
+    @pytest.mark.parametrize(
+        ("queue", "says"),
+        [
+            ("", "--queue is '', and no queue can have that name."),
+            ("default,", "for each queue: --queue default\n"),
+        ],
+    )
+    @pytest.mark.parametrize("how", [(), ("--dry-run",)])
+    def test_queue_that_cannot_be_meant_is_refused(
+        self, tick: Tick, queue: str, says: str, how: tuple[str, ...]
+    ) -> None:
+        refused = tick(*how, "--queue", queue)
+        assert refused.exit_code == 2
+        assert says in refused.stderr
+
     def test_nothing_is_claimed_after_the_budget(self, tick: Tick) -> None:
         tick.enqueue(3, tick.jobs.task(name="slow")(lambda: time.sleep(2.5)))
         assert tick("--budget", "2").exit_code == 0
