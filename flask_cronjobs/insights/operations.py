@@ -173,11 +173,9 @@ def list_operations(
     """Return operations, newest first.
 
     :param before: return only smaller ids, for paging.
-    :param limit: the number of operations, at most 100.
     """
     from .reader import OPERATIONS, page_of, reading
 
-    limit = max(1, min(limit, 100))
     with reading(source) as reader:
         views, newest = partial(_views, reader), (OPERATIONS.c.id,)
         return page_of(reader, select(OPERATIONS), limit, views, newest, before)

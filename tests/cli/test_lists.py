@@ -209,6 +209,13 @@ def test_operations_say_who_did_what(admin: Admin, jobs: CronJobs, rows: Rows) -
     assert ([row["what"] for row in page["operations"]], page["before"]) == (["paused"], 2)
 
 
+def test_as_many_operations_are_printed_as_are_asked_for(admin: Admin, rows: Rows) -> None:
+    for number in range(101):
+        rows.operation("retried", number)
+    page = admin.data("operations", "--limit", "500")
+    assert (len(page["operations"]), page["before"]) == (101, None)
+
+
 # queues
 
 
