@@ -162,8 +162,12 @@ class Action:
         :raises StateConflict: the filter's status does not allow it.
         """
         ids = self.ids(state, which) if isinstance(which, RunFilter) else which
-        chosen_ids, by = ids[:most], found_by or which
-        target = plural(len(chosen_ids), "run") + (words(by) if isinstance(by, RunFilter) else "")
+        chosen_ids, by, action = ids[:most], found_by or which, self
+        target = plural(len(chosen_ids), "run")
+        if isinstance(by, RunFilter):
+            target += words(by)
+            # A run may have left the filter meanwhile: it began, or another user discarded it.
+            action = _limited(self, tuple(self.statuses(by)))
         log_action(self.doing, target, actor)
         changed = asked = 0
         try:
@@ -172,7 +176,7 @@ class Action:
                 wait = LockWait()
                 for start in range(0, len(chosen_ids), CHANGED_AT_ONCE):
                     chunk = chosen_ids[start : start + CHANGED_AT_ONCE]
-                    for changes in change_in_rounds(books, self, chunk, operation, wait):
+                    for changes in change_in_rounds(books, action, chunk, operation, wait):
                         _announce(state, books, operation, changes)
                         changed += len(changes)
                         asked += sum(change.status == "running" for change in changes)
@@ -226,11 +230,19 @@ class Action:
         return StateConflict(f"Run {run_id} {refused}")
 
 
+@lru_cache
+def _limited(action: Action, statuses: Sequence[Status]) -> Action:
+    """Return *action* for runs of *statuses* only; the same object each time, for `_statements`."""
+    return replace(action, allowed=statuses)
+
+
 def _meant(action: Action, which: RunFilter) -> Sequence[Status]:
     if which.status is not None:
         return (which.status,)
     if which.stale:
         return ("running",)
+    if which.waits is not None:
+        return [status for status in action.default if status != "running"]
     return ("queued", "failed") if which.overdue else action.default
 
 
@@ -346,7 +358,8 @@ def _statements(
     """
     condition = f"status IN {sql_list(action.allowed)}"
     if action.revives:
-        later = f"{d.among('other.id')} AND other.id > job_runs.id AND {_wants_key('other')}"
+        later = f"{d.among('other.id')} AND other.id > job_runs.id AND other.{condition}"
+        later = f"{later} AND {_wants_key('other')}"
         taken = f"EXISTS ({_others_with_key(f'(({HOLDS_KEY}) OR ({later}))')})"
         condition = f"{condition} AND NOT ({_wants_key('job_runs')} AND {taken})"
     find = f"SELECT id FROM job_runs WHERE {d.among('id')} AND {condition}"

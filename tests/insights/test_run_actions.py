@@ -173,6 +173,35 @@ def test_many_leave_what_has_moved_on_and_what_is_beyond_their_limit(
 
 
 @pytest.mark.parametrize(
+    ("action", "which", "then"),
+    [
+        (CANCEL, RunFilter(status="queued"), "running"),
+        (CANCEL, RunFilter(waits="later"), "running"),
+        (CANCEL, RunFilter(overdue=True), "running"),
+        (RETRY, RunFilter(status="dead"), "cancelled"),
+        (RETRY, RunFilter(), "cancelled"),
+    ],
+)
+def test_many_leave_a_run_that_has_left_the_status_of_the_filter(
+    state: State, rows: Rows, action: Action, which: RunFilter, then: Status
+) -> None:
+    run_id = rows.run(then)
+    assert action.many(state, [run_id], found_by=which)[:2] == (0, 1)
+    run = rows.get(run_id)
+    assert (run.status, run.cancel_requested_at) == (then, None)
+    assert action.many(state, [run_id])[:2] == (1, 0)
+
+
+def test_a_run_that_has_left_the_filter_takes_its_key_from_no_other(
+    state: State, rows: Rows
+) -> None:
+    key: dict[str, Any] = {"idempotency_key": "k", "unique_while": "pending"}
+    ids = [rows.run("dead", **key), rows.run("cancelled", **key)]
+    assert RETRY.many(state, ids, found_by=RunFilter(status="dead"))[:2] == (1, 1)
+    assert [rows.get(run_id).status for run_id in ids] == ["queued", "cancelled"]
+
+
+@pytest.mark.parametrize(
     ("name", "which"),
     [
         ("retry", RunFilter(status="succeeded")),
