@@ -12,6 +12,7 @@ import ctypes
 import hashlib
 import json
 import logging
+import multiprocessing
 import os
 import re
 import select
@@ -466,6 +467,24 @@ def leave_a_process_and_die(path: str) -> None:
             wait_for_file(path)
             os._exit(0)
         kill()
+
+
+@jobs.task(timeout=20)
+def terminate_a_process() -> None:
+    """Fork a process by multiprocessing, terminate it once it has begun, and wait for its end."""
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+
+    def wait() -> None:
+        begun.set()
+        time.sleep(30)
+
+    process = context.Process(target=wait)
+    process.start()
+    begun.wait()
+    process.terminate()
+    process.join()
+    say("ended", status=process.exitcode)
 
 
 @jobs.task(retry=AGAIN)

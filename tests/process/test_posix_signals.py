@@ -175,6 +175,18 @@ def catches(pid: int, number: signal.Signals) -> bool:
 
 
 @on_sqlite
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_ends_a_process_that_a_handler_forked_as_multiprocessing_expects(
+    site: Site, workers: str
+) -> None:
+    run = site.enqueue("terminate_a_process")
+    result = site.run_tick("--workers", workers)
+    assert (result.returncode, site.ends(run)) == (0, {("succeeded", 1)}), result.stderr
+    (ended,) = site.trace("ended")
+    assert ended["status"] == -signal.SIGTERM
+
+
+@on_sqlite
 @pytest.mark.parametrize("command", [("tick",), ("work", "--workers", "2")])
 def test_a_closed_terminal_lets_the_handler_finish_though_it_says_so_twice(
     site: Site, command: tuple[str, ...]

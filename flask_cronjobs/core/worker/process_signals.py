@@ -5,6 +5,7 @@ SIGUSR1 is in use: with it, the parent of several workers passes SIGTERM on.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -180,14 +181,18 @@ def _at_keyboard(
 
 @contextmanager
 def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         # The first signal asks the worker to stop. A second one ends the process at once, since
         # the default handles it.
-        for number in numbers:
-            own.set(number, signal.SIG_DFL)
+        for ours in numbers:
+            own.set(ours, signal.SIG_DFL)
+        if number == signal.SIGTERM and os.getpid() != pid:
+            # A handler has forked this process. It inherits our signal handlers, but
+            # multiprocessing ends such a process by SIGTERM, and then waits for its end.
+            signal.raise_signal(number)
         flag.stop()
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    numbers, pid = (signal.SIGTERM, signal.SIGINT), os.getpid()
     previous = {number: own.set(number, stop) for number in numbers}
 
     def stop_gracefully(_number: int, _frame: FrameType | None) -> None:
