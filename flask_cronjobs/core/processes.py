@@ -178,7 +178,8 @@ class _ProcessPool:
         """Fork the workers, and wait until all have ended.
 
         If a worker is killed by a handler, or because of a handler that does not end, the others
-        continue, and its runs are reclaimed when their leases end. A resident worker is replaced.
+        continue, and its runs are reclaimed when their leases end. A resident worker is replaced,
+        unless a new one would fail again: then all are stopped.
         If `WorkOptions.parent` is set, all workers are stopped when that process has ended.
         """
         with self._passing_on_signals():
@@ -339,6 +340,9 @@ class _ProcessPool:
             self._due[child.number] = time.monotonic() + (0.0 if ended_well else RESTART_SECONDS)
         elif child.error is not None:
             self._errors.append(child.error)
+            if self._options.resident and not self._stopping:
+                # The others may lack what this one did for them, such as the minute work.
+                self._stop_all(STOP_FROM_PARENT)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """Ask all workers to stop; the second time, kill them."""

@@ -204,6 +204,17 @@ def test_a_worker_that_was_just_forked_stops_with_its_parent_too(site: Site) -> 
     assert result.stderr.count("has ended, so this worker stops") == 1
 
 
+def test_lasting_trouble_of_one_resident_worker_ends_the_command_with_the_reason(
+    site: Site,
+) -> None:
+    """Only the first worker reads definitions. Without it, the others would record no slots."""
+    site.tick_here()
+    site.query("DROP TABLE job_definitions")
+    result = start_workers(site).wait()
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1].startswith("Error: Job tables are missing: ")
+
+
 # Forks that fail, and temporary trouble
 
 
