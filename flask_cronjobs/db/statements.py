@@ -184,13 +184,14 @@ class Deadlines:
         :param driver: the psycopg connection that it uses.
         """
         key = object()
-        self._watched[key] = (time.monotonic() + seconds, driver)
         with self._lock:
             if self._thread is None:
                 self._ending.clear()
                 watch, name = self._watch, "cronjobs-deadlines"
-                self._thread = threading.Thread(target=watch, name=name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=watch, name=name, daemon=True)
+                thread.start()  # The system may refuse it.
+                self._thread = thread
+            self._watched[key] = (time.monotonic() + seconds, driver)
         try:
             yield
         finally:

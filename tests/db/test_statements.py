@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -12,7 +13,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from flask_cronjobs.db.connection import Bookkeeping
 from flask_cronjobs.db.create import create_tables
-from flask_cronjobs.db.statements import free_frames
+from flask_cronjobs.db.statements import deadlines, free_frames
 from flask_cronjobs.errors import DatabaseTrouble
 from tests.marks import on_postgresql
 from tests.tables import copy_tables
@@ -65,6 +66,26 @@ def test_settings_of_bookkeeping_end_with_each_transaction(
             assert tuple(session.execute(query).one()) == theirs
             session.rollback()
     engine.dispose()
+
+
+@on_postgresql
+def test_statements_have_time_limits_again_after_the_system_has_refused_a_thread(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may reach its limit of processes and threads for a moment."""
+    deadlines.end_thread()
+
+    def refuse(thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Bookkeeping(engine, patience=0, limit=0.3) as books:
+        with monkeypatch.context() as patch:
+            patch.setattr(Thread, "start", refuse)
+            with pytest.raises(RuntimeError):
+                books.rows(text("SELECT 1"))
+        with pytest.raises(DatabaseTrouble, match="canceling statement"):
+            books.rows(text("SELECT pg_sleep(10)"))
+    deadlines.end_thread()
 
 
 @on_postgresql
