@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .claim import Answer, ClaimRequest
     from .current import CurrentRun
     from .prune import Kind
-    from .tasks.options import Rate
+    from .tasks.rate import Rate
     from .worker.admission import Kinds
     from .worker.context import RunnerContext
     from .worker.held_runs import Working

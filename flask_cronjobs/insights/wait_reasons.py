@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Row, and_, false, func, not_, select, text, true
 
-from ..core.tasks.options import Rate
+from ..core.tasks.rate import Rate
 from ..models.conditions import ORDERED
 from ..text.humanize import late, seconds_since, since
 from .pauses import is_declared, not_paused, stopping

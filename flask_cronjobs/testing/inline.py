@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from ..core.app_state import State
 from ..core.current import CurrentRun
 from ..core.leases import progress as write_progress
-from ..core.tasks.options import UNLIMITED
+from ..core.tasks.rate import UNLIMITED
 from ..core.worker.claims import WorkerClaims
 from ..core.worker.context import RunnerContext
 from ..core.worker.held_runs import Leases, ProgressRequest

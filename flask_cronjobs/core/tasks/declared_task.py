@@ -13,8 +13,9 @@ from ...text import cut, one_line, shortened
 from ...text.redaction import redacted, strip_credentials
 from ...types import JSON
 from .arguments import Arguments, named_by
-from .options import EnqueueOptions, Rate, TaskOptions, is_key, read_rate
+from .options import EnqueueOptions, TaskOptions, is_key
 from .payload import check_keys
+from .rate import Rate, read_rate
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 

@@ -12,8 +12,9 @@ from ...text import did_you_mean
 from ...types import JSON, Catchup, Overlap
 from ..new_run import new_run
 from .declared_task import DeclaredTask
-from .options import AS_THE_TASK_SAYS, Around, Rate, RunPolicy, check_name, check_options
+from .options import AS_THE_TASK_SAYS, Around, RunPolicy, check_name, check_options
 from .payload import payload_text
+from .rate import Rate
 
 
 def name_of(task: object) -> str:

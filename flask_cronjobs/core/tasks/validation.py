@@ -14,7 +14,6 @@ from ...errors import SetupError, TaskError
 from ...text import did_you_mean
 from .arguments import signature_of
 from .options import (
-    MOST_REST,
     SCHEDULE_OPTIONS,
     Around,
     AroundHook,
@@ -22,8 +21,8 @@ from .options import (
     TaskOptions,
     check_name,
     check_options,
-    read_rate,
 )
+from .rate import MOST_REST, read_rate
 from .retry import check_retry, why_uncallable
 
 M = TypeVar("M", bound=Callable[..., Any])

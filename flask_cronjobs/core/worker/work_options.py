@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...signals import News, unheard
 from ...text.humanize import plural
 from ..app_state import State
-from ..tasks.options import Rate
+from ..tasks.rate import Rate
 
 if TYPE_CHECKING:
     from ...db.connection import Bookkeeping

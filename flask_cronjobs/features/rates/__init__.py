@@ -11,8 +11,8 @@ from ...db.connection import Bookkeeping
 from . import rates
 
 if TYPE_CHECKING:
-    from ...core.tasks.options import Rate
-    from .limits import RateLimits
+    from ...core.tasks.rate import Rate
+    from .worker_rates import RateLimits
 
 
 def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
@@ -28,7 +28,7 @@ def starts(
     state: State, books: Bookkeeping, request: ClaimRequest, own: Mapping[str, Rate] | None
 ) -> RateLimits:
     """Return the rate limits of the runs that a worker claims."""
-    from .limits import RateLimits
+    from .worker_rates import RateLimits
 
     return RateLimits(books, state.registry.rates if own is None else own, request)
 

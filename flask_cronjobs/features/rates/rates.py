@@ -28,7 +28,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 from ...core.claim import Answer, ClaimRequest, record_and_claim
 from ...core.claim_statement import CLAIMABLE, claimable, free_share, of_queues, unpaused
 from ...core.gate import comes_first
-from ...core.tasks.options import UNLIMITED, Rate
+from ...core.tasks.rate import UNLIMITED, Rate
 from ...db.connection import Bookkeeping, together
 from ...db.dialect import Dialect
 from ...models.conditions import RATE_READY, RATE_WAITS

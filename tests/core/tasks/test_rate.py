@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flask_cronjobs import CronJobs, TaskError
-from flask_cronjobs.core.tasks.options import Rate, read_rate
+from flask_cronjobs.core.tasks.rate import Rate, read_rate
 from tests.rates import refuse_too_early
 
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -14,8 +14,8 @@ from sqlalchemy import Row
 
 from flask_cronjobs import CronJobs, Retry
 from flask_cronjobs.core.claim import ClaimRequest
-from flask_cronjobs.core.tasks.options import Rate
-from flask_cronjobs.features.rates import limits, rates
+from flask_cronjobs.core.tasks.rate import Rate
+from flask_cronjobs.features.rates import rates, worker_rates
 from flask_cronjobs.task import Task
 from flask_cronjobs.types import Claim, Outcome, stored_time, time_or_none
 from tests.rates import refuse_too_early
@@ -274,6 +274,6 @@ def declare(jobs: CronJobs, retry: Retry) -> dict[str, Task[..., None]]:
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers send the same statements at any speed."""
-    monkeypatch.setattr(limits, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(limits, "MAX_REST_SECONDS", 0.0)
-    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(worker_rates, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(worker_rates, "MAX_REST_SECONDS", 0.0)
+    monkeypatch.setattr(worker_rates, "time", SimpleNamespace(monotonic=lambda: 0.0))

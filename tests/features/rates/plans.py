@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.tasks.rate import Rate
 from flask_cronjobs.features.rates import rates
 from flask_cronjobs.types import Claim
 from tests.kit import Kit, outcome

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.tasks.rate import Rate
 from flask_cronjobs.features.rates import rates
 from tests.kit import Kit
 from tests.plans import LONG_AGO, add, cost, run, sent_by, tables_of

@@ -18,8 +18,7 @@ from flask_cronjobs.core.worker.claims import WorkerClaims
 from flask_cronjobs.core.worker.outcomes import released
 from flask_cronjobs.core.worker.work_options import WorkOptions
 from flask_cronjobs.db.connection import Bookkeeping
-from flask_cronjobs.features.rates import limits as limits_module
-from flask_cronjobs.features.rates import rates
+from flask_cronjobs.features.rates import rates, worker_rates
 from tests.kit import outcome
 from tests.marks import on_postgresql
 from tests.rows import ago
@@ -103,7 +102,7 @@ def test_worker_rests_behind_a_locked_row_of_a_rate(
 ) -> None:  # fmt: skip
     """It takes runs of other keys meanwhile."""
     now = [1000.0]
-    monkeypatch.setattr(limits_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(worker_rates, "time", SimpleNamespace(monotonic=lambda: now[0]))
     spent: list[object] = []
     spend = rates.spend
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from flask_cronjobs.core import gate
-from flask_cronjobs.core.tasks.options import Rate
+from flask_cronjobs.core.tasks.rate import Rate
 from flask_cronjobs.features.rates import rates
 from flask_cronjobs.insights.run_actions import CANCEL, RETRY
 from flask_cronjobs.models import JobRate

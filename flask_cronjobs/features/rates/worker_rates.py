@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from ...core.claim import Answer, ClaimRequest
-from ...core.tasks.options import Rate
+from ...core.tasks.rate import Rate
 from ...db import failpoints
 from ...db.connection import Bookkeeping
 from ...types import Claim, Outcome
