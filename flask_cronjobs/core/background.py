@@ -1,4 +1,4 @@
-"""Background threads, and a worker process beside the app's server."""
+"""Background threads, processes that handlers fork, and a worker beside the app's server."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
+
+from ..log import logger
 
 T = TypeVar("T")
 
@@ -102,6 +104,33 @@ def patched_by_gevent() -> str:
 def and_gevent(reason: str) -> str:
     """Return *reason*, which says why a lease was lost, and any warning of `patched_by_gevent`."""
     return ". ".join(filter(None, (reason, patched_by_gevent())))
+
+
+def flush_output() -> None:
+    """Flush the buffers of standard output and standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # A full disk, a closed pipe.
+            stream.flush()
+
+
+def end_fork() -> NoReturn:
+    """End this process, which a handler has forked, and which has left the handler.
+
+    It would continue as a second worker that has the same claims.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) else int(error.code is not None)
+    else:
+        status = int(error is not None)
+        logger.error(
+            "The process %d, which a handler has forked, left the handler, so it was ended. Let "
+            "such a process end by os._exit().",
+            os.getpid(),
+            exc_info=error,
+        )
+    flush_output()
+    os._exit(status & 0xFF)
 
 
 def start_worker(

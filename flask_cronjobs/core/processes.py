@@ -7,7 +7,6 @@ import json
 import os
 import selectors
 import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from ..errors import CronJobsError, DatabaseTrouble
 from ..log import logger, worker_name
 from ..signals import News, notify
 from .app_state import State
+from .background import flush_output
 from .worker.process_signals import STOP_FROM_PARENT, STOPPING
 from .worker.work_options import WorkOptions
 from .worker.worker import work
@@ -63,13 +63,6 @@ def be_worker(state: State, options: WorkOptions, pipe: Pipe) -> NoReturn:
         thread.start()
         thread.join(FLUSH_SECONDS)
         os._exit(status)
-
-
-def flush_output() -> None:
-    """Flush the buffers of standard output and standard error."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # A full disk, a closed pipe.
-            stream.flush()
 
 
 def _work(state: State, options: WorkOptions, pipe: Pipe) -> int:

@@ -17,6 +17,7 @@ import os
 import re
 import select
 import signal
+import sys
 import time
 from collections import deque
 from collections.abc import Generator, Mapping
@@ -485,6 +486,37 @@ def terminate_a_process() -> None:
     process.terminate()
     process.join()
     say("ended", status=process.exitcode)
+
+
+@jobs.task(timeout=20)
+def fork_a_process(how: str) -> None:
+    """Fork a process that leaves the handler, and wait for its end."""
+    leave_in_a_fork(how)
+
+
+@jobs.task(timeout=20, atomic=True)
+def fork_a_process_atomically(how: str) -> None:
+    """As `fork_a_process`, with an entry that is committed with the success."""
+    db.session.add(Entry(label="work", run_id=current_run.id))
+    db.session.flush()
+    leave_in_a_fork(how)
+
+
+@jobs.task(timeout=20)
+async def async_fork_a_process(how: str) -> None:
+    """As `fork_a_process`."""
+    leave_in_a_fork(how)
+
+
+def leave_in_a_fork(how: str) -> None:
+    """Fork a process that leaves the handler by an exit, an error or a return; say its status."""
+    pid = os.fork()
+    if pid:
+        say("ended", status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    elif how == "exit":
+        sys.exit(3)
+    elif how == "raise":
+        raise ValueError("in the fork")
 
 
 @jobs.task(retry=AGAIN)

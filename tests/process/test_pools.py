@@ -215,6 +215,24 @@ def test_lasting_trouble_of_one_resident_worker_ends_the_command_with_the_reason
     assert result.stderr.splitlines()[-1].startswith("Error: Job tables are missing: ")
 
 
+@pytest.mark.parametrize(("how", "status"), [("exit", 3), ("raise", 1), ("return", 0)])
+@pytest.mark.parametrize(
+    "task", ["fork_a_process", "fork_a_process_atomically", "async_fork_a_process"]
+)
+def test_a_process_that_a_handler_forked_does_not_become_a_second_worker(
+    site: Site, task: str, how: str, status: int
+) -> None:
+    """It would have a copy of the claims that wait behind this run, and perform them as well."""
+    ids = site.enqueue_many("note", [{}] * 100)
+    run = site.enqueue(task, {"how": how})
+    ids += site.enqueue_many("note", [{}] * 100)
+    result = site.run_tick()
+    assert (result.returncode, site.ends(run)) == (0, {("succeeded", 1)}), result.stderr
+    assert [line["status"] for line in site.trace("ended")] == [status]
+    assert Counter(line["run"] for line in site.trace("note")) == Counter(ids)
+    assert ("has forked, left the handler" in result.stderr) == (how != "exit")
+
+
 # Forks that fail, and temporary trouble
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,7 @@ from ...errors import CronJobsError, LeaseLost
 from ...log import logger
 from ...types import JSON, Claim, Outcome
 from ..app_state import State
+from ..background import end_fork
 from ..claim import already_recorded
 from ..current import CurrentRun
 from ..insert import writing_connection
@@ -42,10 +44,12 @@ def call_atomic(
     :raises AtomicCommit: the handler committed, or removed the session.
     :raises LeaseLost: the run was reclaimed meanwhile; all is rolled back.
     """
-    claim, session = run.claim, state.db.session()
+    claim, session, pid = run.claim, state.db.session(), os.getpid()
     with isolated(state.db):
         with guarded(state.db, _WORDS, disarm):
             value = handler(**run.payload)
+            if os.getpid() != pid:
+                end_fork()
             failpoints.reach("after-handler")
         result = kept_result(value, state.settings, str(claim))
         connection, is_logged = writing_connection(session), False

@@ -7,6 +7,7 @@ Whatever a handler does, `Runner.perform` returns an `Outcome`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from functools import cache, partial
@@ -20,6 +21,7 @@ from ...errors import Interruption, ShuttingDown
 from ...log import logger
 from ...types import JSON, Claim, Outcome
 from .. import features
+from ..background import end_fork
 from ..current import CurrentRun, run_here
 from ..tasks.payload import kept_result
 from ..uncommitted import watch_writes
@@ -171,7 +173,7 @@ class Runner:
         return value
 
     def _armed(self, handler: Prepared, working: Working) -> JSON:
-        claim, run = working.claim, working.run
+        claim, run, pid = working.claim, working.run, os.getpid()
         # Disarm before the context is torn down. If the teardown were interrupted, the next run
         # would get db.session with the rows of this one.
         try:
@@ -188,6 +190,8 @@ class Runner:
                     run.raise_again(at_end=True)
                 failpoints.reach("after-handler")
             finally:
+                if os.getpid() != pid:
+                    end_fork()
                 self._interrupter.disarm()
         except BaseException as error:
             self._interrupter.disarm()  # A second interruption may have come just before.

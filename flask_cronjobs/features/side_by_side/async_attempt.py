@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from ... import signals
+from ...core.background import end_fork
 from ...core.current import run_here
 from ...core.tasks.payload import kept_result
 from ...core.worker.context import RunnerContext
@@ -53,6 +55,7 @@ async def _call(context: RunnerContext, run: AsyncRun, handler: Callable[..., An
 
 
 async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., Any]) -> object:
+    pid = os.getpid()
     try:
         try:
             run.arm()
@@ -62,6 +65,8 @@ async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., A
             run.run.raise_again(at_end=True)
             failpoints.reach("after-handler")
         finally:
+            if os.getpid() != pid:
+                end_fork()
             run.armed = False
     except BaseException as error:
         run.armed = False  # A second interruption may have come just before.
