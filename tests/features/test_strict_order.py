@@ -193,7 +193,7 @@ def test_async_run_that_was_claimed_ahead_gives_way_too(
 
     @jobs.task(priority=1)
     async def retries() -> None:
-        while statuses(db)[1] != "running":
+        while statuses(db)[1] == "queued":
             await asyncio.sleep(0.005)
         if statuses(db)[0] == "cancelled":
             jobs.retry(first)
