@@ -86,6 +86,15 @@ def test_a_run_whose_key_is_at_its_limit_is_not_due(state: State, rows: Rows, st
     assert hours_due(state) == 6
 
 
+def test_a_run_is_due_though_others_hold_shares_above_its_limit(
+    state: State, rows: Rows, steps: None
+) -> None:
+    rows.run("running", concurrency_key="a", concurrency_limit=2, concurrency_share=2)
+    rows.run(age=6 * HOUR, concurrency_key="a", concurrency_limit=1)
+    assert groups(state) == {("send", "default"): (6, 6)}
+    assert hours_due(state) == 6
+
+
 def test_a_run_at_a_rate_is_due_since_a_start_has_been_free(
     state: State, rows: Rows, jobs: CronJobs, steps: None
 ) -> None:

@@ -29,6 +29,11 @@ def _holder(rows: Rows) -> int:
     return rows.run("running", age=7200, **KEY, concurrency_share=1)
 
 
+def _holder_above(rows: Rows) -> int:
+    """Insert a run of a higher limit, which holds a share that the limit 1 does not have."""
+    return rows.run("running", **{**KEY, "concurrency_limit": 2}, concurrency_share=2)
+
+
 def _nothing(rows: Rows) -> None:
     return None
 
@@ -41,6 +46,7 @@ def _nothing(rows: Rows) -> None:
         (_nothing, {"job_type": "gone"}, ["undeclared"]),
         (_nothing, {"job_type": "gone", "age": -600}, ["undeclared", "later"]),
         (_holder, KEY, ["share"]),
+        (_holder_above, KEY, ["worker"]),
         (_holder, {**KEY, "age": -600}, ["later"]),
         (_holder, {**KEY, "concurrency_limit": 2}, ["worker"]),
         (_holder, {**KEY, "concurrency_key": "l"}, ["worker"]),
