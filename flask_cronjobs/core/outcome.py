@@ -65,11 +65,11 @@ def _values(d: Dialect) -> str:
     # ``max_attempts``, since a step had ended in it. If this attempt is one of them, undo that, or
     # the next attempt would be free, too.
     is_forgiven = f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts"
-    has_error = "given.kind <> 'released'"
+    replaces_error = "given.kind <> 'released'"
     errors = (
-        _if(has_error, "last_error", "given.error"),
-        _if(has_error, "error_type", "given.error_type"),
-        _if(has_error, "fingerprint", "given.fingerprint"),
+        _if(replaces_error, "last_error", "given.error"),
+        _if(replaces_error, "error_type", "given.error_type"),
+        _if(replaces_error, "fingerprint", "given.fingerprint"),
     )
     later = d.clock_after("given.delay")
     values = ended(status, d.clock, *errors) | {

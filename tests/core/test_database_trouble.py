@@ -18,6 +18,7 @@ from sqlalchemy import event, select, text
 from flask_cronjobs import CronJobs, DatabaseTrouble, Retry, TickReport, current_run
 from flask_cronjobs.core import features
 from flask_cronjobs.core import tick as tick_module
+from flask_cronjobs.core.worker.claims import UnansweredClaims
 from flask_cronjobs.models import JobBatch, JobRun, JobTick
 from tests.kit import lose_answer
 from tests.marks import on_postgresql, on_sqlite
@@ -175,9 +176,16 @@ def test_trouble_after_the_last_outcome_fails_no_tick(
         with jobs.batch("b"):
             jobs.enqueue("it")
         db.session.commit()
+        given_back: list[bool] = []
+
+        def note(_: object, now: bool = False) -> None:
+            given_back.append(now)
+
         with monkeypatch.context() as patched:
             patched.setattr(features, "ended", fail)
+            patched.setattr(UnansweredClaims, "give_back", note)
             assert jobs.tick(max_runs=1).succeeded == 1
+        assert given_back[-1:] == [True], "claims whose answers were lost wait for their leases"
         finished = select(JobTick.succeeded).where(JobTick.finished_at.is_not(None))
         assert db.session.scalars(finished).all() == [1]
         jobs.tick()

@@ -202,9 +202,9 @@ class Keeper(threading.Thread):
                     break
                 wait = self._act(decision)
             try:
+                self._claims.unanswered.give_back(now=True)
                 if self._held_runs.batches:
                     features.ended(self._connection, self._held_runs.batches)
-                self._claims.unanswered.give_back(now=True)
             except DatabaseTrouble as trouble:
                 if not trouble.transient:
                     raise
