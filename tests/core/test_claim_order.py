@@ -27,6 +27,9 @@ ENDS = ("succeeded", "failed", "dead", "cancelled", "released", "snoozed", "lost
 #: When runs are due, in minutes ago; runs of the same age are due at the same moment.
 AGES = {minutes: ago(minutes=minutes) for minutes in (9, 5, 2, -60)}
 
+#: SQLite stores whole milliseconds; its clock and the lease are each rounded to one.
+CLOCK_STEP = timedelta(milliseconds=2)
+
 _LATER: dict[str, Any] = {"job_type": "task", "run_at": ago(days=-9)}
 _KEY: dict[str, Any] = {"concurrency_key": "k", "concurrency_limit": 1}
 #: Runs that come before all others; a claim may take none or few of them.
@@ -211,17 +214,20 @@ def expect_claim(kit: Kit, request: ClaimRequest, pauses: list[tuple[str, str]])
     expect_next(kit, request, oracle)
     expected = oracle.claim(request)
     assert may_find or not expected
+    before_claim = kit.definitions.now()
     answer = kit.claims.record_and_claim([], request)
+    after_claim = kit.definitions.now()
     claims = answer.claims
     expect_parked_behind_others(kit, answer.parked)
     assert [claim.id for claim in claims] == [run_id for run_id, _ in expected]
     for claim, (run_id, share) in zip(claims, expected, strict=True):
         before, row = oracle.rows[run_id], kit.get(run_id)
         assert (row.status, row.locked_by) == ("running", request.token)
-        assert row.started_at is not None
         assert row.locked_until is not None
-        lease = timedelta(seconds=request.lease)
-        assert abs(row.locked_until - row.started_at - lease) < timedelta(milliseconds=2)
+        lease_began = row.locked_until - timedelta(seconds=request.lease)
+        for moment in (row.started_at, lease_began):
+            assert moment is not None
+            assert before_claim - CLOCK_STEP <= moment <= after_claim + CLOCK_STEP
         assert row.attempts == claim.attempt == before.attempts + 1
         assert row.concurrency_share == share
         last = claim.attempt == before.max_attempts
