@@ -85,7 +85,9 @@ def wake_texts(
         f">> {shlex.quote(str(log))} 2>&1"
     )
     environment = f"Environment={_quoted('FLASK_APP=' + app)}\n" if app else ""
-    start, stop = " ".join(map(_quoted, command)), f"{grace * 2 + 10:.0f}"
+    # systemd expands variables in a command, and not in `Environment`.
+    start = " ".join(map(_quoted, command)).replace("$", "$$")
+    stop = f"{grace * 2 + 10:.0f}"
     # cron ends a line at a "%".
     service = _SERVICE.format(_escaped(str(folder)), environment, start, stop)
     return {"crontab": line.replace("%", "\\%"), "service": service, "timer": _TIMER}
@@ -154,5 +156,5 @@ def _escaped(text: str) -> str:
 
 def _quoted(text: str) -> str:
     """Quote *text* as one word of a unit file."""
-    plain = _escaped(text).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    plain = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{plain}"' if any(char in plain for char in " \t\"';\\") else plain

@@ -242,13 +242,13 @@ def test_systemd_units_escape_what_systemd_would_read() -> None:
     texts = wake_texts(
         folder=Path("/srv/100% app"),
         command=("/venv/bin/flask", "jobs", "tick", "$x y"),
-        app="my app.py",
+        app="my $app.py",
         log=Path("/var/log/jobs.log"),
         grace=20.0,
     )
     assert "WorkingDirectory=/srv/100%% app\n" in texts["service"]
     assert 'ExecStart=/venv/bin/flask jobs tick "$$x y"\n' in texts["service"]
-    assert 'Environment="FLASK_APP=my app.py"\n' in texts["service"]
+    assert 'Environment="FLASK_APP=my $app.py"\n' in texts["service"]
     assert "TimeoutStopSec=50\n" in texts["service"]
     assert "OnCalendar=*-*-* *:*:00\n" in texts["timer"]
     assert texts["crontab"].count("\\%") == 1
