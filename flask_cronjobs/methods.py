@@ -61,7 +61,7 @@ class OperatorMethods:
         :param queues: the queues to claim from; default: all.
         :returns: the report of the tick.
         :raises TypeError: *queues* is one name, not a list of names.
-        :raises ValueError: *max_runs* is negative, or *budget* is not finite.
+        :raises ValueError: *max_runs* is not 0 or a greater whole number, or *budget* not finite.
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 
@@ -76,8 +76,10 @@ class OperatorMethods:
 
         if isinstance(queues, str):
             raise TypeError(f"queues is {queues!r}. Give a list of names: queues=[{queues!r}].")
-        if max_runs is not None and max_runs < 0:
-            raise ValueError(f"max_runs is {max_runs}. Give 0 or more, or None for no limit.")
+        if max_runs is not None and (type(max_runs) is not int or max_runs < 0):
+            raise ValueError(
+                f"max_runs is {max_runs}. Give a whole number, 0 or more, or None for no limit."
+            )
         if budget is not None and not math.isfinite(budget):
             raise ValueError(f"budget is {budget}. Give seconds, or None for the setting.")
         state = _writable()

@@ -229,7 +229,8 @@ class TestOptions:
         ("option", "error", "says"),
         [
             ({"queues": "mail"}, TypeError, r"Give a list of names: queues=\['mail'\]"),
-            ({"max_runs": -1}, ValueError, r"max_runs is -1\. Give 0 or more"),
+            ({"max_runs": -1}, ValueError, r"max_runs is -1\. Give a whole number, 0 or more"),
+            ({"max_runs": 1.5}, ValueError, r"max_runs is 1\.5\. Give a whole number"),
             ({"budget": float("nan")}, ValueError, "Give seconds, or None"),
             ({"budget": -float("inf")}, ValueError, "Give seconds, or None"),
         ],
