@@ -352,7 +352,7 @@ class CronJobs(OperatorMethods, StepMethods):
         arguments = locals()
         options = {option: arguments[option] for option in EnqueueOptions._fields}
         task = self.get(name)
-        # Check the payload first: a copy that enqueues nothing would be warned of.
+        # Check the payload first, since a warning is logged if `using` is called for nothing.
         values = task.payload_from(payload or {})
         return task.using(**options).enqueue(**values)
 

@@ -5,7 +5,8 @@ or import its hooks into your own::
 
     from flask_cronjobs.gunicorn import *
 
-If your configuration has a hook of the same name, both are called.
+If your configuration has `when_ready`, `on_reload` or `on_exit`, both hooks are called. If it has
+`nworkers_changed`, call ours from yours: it combines the others.
 
 The command uses the app that gunicorn serves, or ``FLASK_APP`` if it is set. Set its options in the
 environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.

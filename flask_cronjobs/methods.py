@@ -61,7 +61,7 @@ class OperatorMethods:
         :param queues: the queues to claim from; default: all.
         :returns: the report of the tick.
         :raises TypeError: *queues* is one name, not a list of names.
-        :raises ValueError: *max_runs* is not 0 or a greater whole number, or *budget* not finite.
+        :raises ValueError: *max_runs* is not a whole number from 0 up, or *budget* is not finite.
         :raises TablesMissing: the job tables do not exist.
         :raises DatabaseTrouble: the database could not be used.
 

@@ -63,7 +63,7 @@ class Claim(NamedTuple):
     It is a named tuple, which is created three times as fast as a frozen dataclass.
 
     :ivar id: the run's id.
-    :ivar token: ``host:pid:random``, new for each claim statement, whose runs share it. A
+    :ivar token: ``host:pid:random``, new for each claim statement and shared by its runs. A
         write with it matches no row once the run has been reclaimed.
     :ivar job_type: the task's name.
     :ivar attempt: the number of this attempt, from 1.
@@ -128,8 +128,8 @@ class Claim(NamedTuple):
     def must_run_alone(self) -> bool:
         """Whether this attempt must run alone, even in a worker that performs runs side by side.
 
-        This is so for the last attempt, and if the previous attempt was lost with its worker. Where
-        runs do not go side by side, every retry is claimed alone; see `claim_statement`.
+        This is so for the last attempt, and if the previous attempt was lost with its worker. A
+        worker that performs one run at a time claims every retry alone; see `claim_statement`.
         """
         return must_run_alone(self.attempt, self.max_attempts, self.error_type)
 

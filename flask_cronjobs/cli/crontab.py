@@ -85,7 +85,7 @@ def wake_texts(
         f">> {shlex.quote(str(log))} 2>&1"
     )
     environment = f"Environment={_quoted('FLASK_APP=' + app)}\n" if app else ""
-    # systemd expands variables in a command, and not in `Environment`.
+    # systemd expands variables in a command, but not in `Environment`.
     start = " ".join(map(_quoted, command)).replace("$", "$$")
     stop = f"{grace * 2 + 10:.0f}"
     # cron ends a line at a "%".

@@ -21,7 +21,7 @@ from .output import moment, since
 
 
 @contextmanager
-def _zone_of(state: State) -> Generator[None]:
+def _printing_in_zone_of(state: State) -> Generator[None]:
     """Print the times of this block in ``CRONJOBS_TIMEZONE``, as the admin commands do."""
     token = printed_zone.set(partial(parse_zone, state.settings.timezone))
     try:
@@ -32,7 +32,7 @@ def _zone_of(state: State) -> Generator[None]:
 
 def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
     """Print the due slots and the number of due runs, or else what will be due next."""
-    with _zone_of(state), reading(state) as reader:
+    with _printing_in_zone_of(state), reading(state) as reader:
         due_now, following = due(reader, queues), _following(reader)
         slots = [
             f"{one_line(slot.name)} is due: the slot of {minute(slot.at)}" for slot in due_now.slots
@@ -50,7 +50,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
     """Print what will be due next, or how many due runs an idle tick has not run."""
-    with _zone_of(state), reading(state) as reader:
+    with _printing_in_zone_of(state), reading(state) as reader:
         number, following = due(reader, queues).runs, _following(reader)
     if number:
         why = command("list", "--status", "queued")
@@ -61,7 +61,7 @@ def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]
 
 def what_is_due(state: State, queues: tuple[str, ...]) -> str:
     """Return the number of due runs, or else what will be due next."""
-    with _zone_of(state), reading(state) as reader:
+    with _printing_in_zone_of(state), reading(state) as reader:
         number = due(reader, queues).runs
         return f"{number.of('run')} due" if number else _following(reader)
 

@@ -57,9 +57,9 @@ class JobsGroup(AppGroup):
         if os.environ.get("NO_COLOR"):
             ctx.color = False
         ready_streams()
-        # The app's objects live as long as this process. Otherwise each full garbage collection
-        # looks at all of them, for 0.1 s at times, and so does the exit. Do it only once: in an
-        # app's tests, which run many commands, what earlier runs left behind is still collected.
+        # The app's objects live as long as this process. Unless they are frozen, each full garbage
+        # collection and the exit traverse them all, which may take 0.1 s. Freeze only once: an
+        # app's tests call many commands, and what these leave behind must still be collected.
         if not gc.get_freeze_count():
             gc.freeze()
         try:

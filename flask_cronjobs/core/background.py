@@ -116,7 +116,7 @@ def flush_output() -> None:
 def end_fork() -> NoReturn:
     """End this process, which a handler has forked, and which has left the handler.
 
-    It would continue as a second worker that has the same claims.
+    Otherwise it would continue as a second worker with the same claims.
     """
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
@@ -124,8 +124,8 @@ def end_fork() -> NoReturn:
     else:
         status = int(error is not None)
         logger.error(
-            "The process %d, which a handler has forked, left the handler, so it was ended. Let "
-            "such a process end by os._exit().",
+            "Process %d, which a handler forked, did not exit in the handler, so it was ended. End "
+            "a forked process with os._exit().",
             os.getpid(),
             exc_info=error,
         )

@@ -221,8 +221,8 @@ def already_recorded(books: Bookkeeping, outcomes: Iterable[Outcome]) -> Answer:
 
     Use this for outcomes whose answer was lost, since the database may have committed them. For a
     failure, this also checks who recorded it: the attempt's worker, or a tick that reclaimed the
-    run. If the next attempt has begun by now, the run's row no longer tells of a failure, but the
-    history does.
+    run. If the next attempt has begun by now, the run's row no longer shows the failure, but
+    ``job_failures`` does.
     """
     values = [
         {

@@ -16,11 +16,11 @@ from ..types import WORKER_LOST, PauseKind
 from .columns import CLAIMED, assigned, claimed, returned
 from .gate import comes_first
 
-#: A claim first reads the *front* of the queue: this many runs more than its limit and
-#: `ClaimRequest.beyond` together.
+#: A claim first reads the *front* of the queue: as many runs as its limit plus
+#: `ClaimRequest.beyond`, and this many more.
 WINDOW = 100
-#: Of claimable runs, a claim reads this many more than that, since other claims may have locked
-#: some.
+#: A claim looks for this many claimable runs beyond its limit plus `ClaimRequest.beyond`, since
+#: other claims may have locked some.
 SPARE = 20
 
 _ORDER = "priority DESC, run_at, id"
@@ -55,12 +55,12 @@ def claim_statement(d: Dialect, only_look: bool = False) -> TextClause:
        shares, too, since most of them are being taken by another claim. In strict order, only the
        first run gets a share.
     5. ``takes`` has the first runs that may begin. A retry or a last attempt is claimed alone: if
-       one is first, the claim takes only that run, or nothing while a run that the worker holds has
-       no outcome yet. If a first attempt is first, the claim takes several of them. So a run that
-       kills the process costs its neighbors one attempt at most, and never their last. A run with a
-       rate is claimed alone, too: its claim uses up a start of its rate, so it must not wait for
-       others to end. If the runs run side by side, retries and runs with a rate are taken together
-       with others.
+       one comes first, the claim takes only that run, or nothing while a run that the worker holds
+       has no outcome yet. If a first attempt comes first, the claim takes several first attempts.
+       So a run that kills the process costs its neighbors one attempt at most, and never their
+       last. A run with a rate is claimed alone, too: its claim uses up a start of its rate, so it
+       must not wait for others to end. If the runs run side by side, retries and runs with a rate
+       are taken together with others.
     6. ``parks`` has the runs ``behind`` others in strict order, and those whose key is full. A run
        is parked only behind a run whose end will open it. So if a run gets a share of a key and is
        not taken, no run of that key is parked as ``keys``. See `gate`.

@@ -197,7 +197,7 @@ def pause(books: Bookkeeping, definition: DefinitionRow) -> bool:
     """Pause a definition; return False if it is paused, or its row is locked or gone."""
     now = books.dialect.now
     change = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
-    return _change_free(books, definition, change, "id = :id AND paused_at IS NULL")
+    return _change_unless_locked(books, definition, change, "id = :id AND paused_at IS NULL")
 
 
 def skip_pause(
@@ -225,10 +225,10 @@ def skip_pause(
 
 def remove(books: Bookkeeping, definition: DefinitionRow) -> bool:
     """Delete a definition, but not its runs; return False if its row is locked or gone."""
-    return _change_free(books, definition, "DELETE FROM job_definitions")
+    return _change_unless_locked(books, definition, "DELETE FROM job_definitions")
 
 
-def _change_free(
+def _change_unless_locked(
     books: Bookkeeping, definition: DefinitionRow, change: str, where: str = "id = :id"
 ) -> bool:
     """Execute *change*, a statement without WHERE, unless another transaction locks the row."""

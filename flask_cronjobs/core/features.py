@@ -1,13 +1,13 @@
 """The features, and the hooks that the core calls. The core imports no feature by name.
 
 A feature is a module or a folder of `features`. It defines those of this module's hooks that it
-needs, and the others are skipped. A hook imports only the features that it asks:
+needs, and the others are skipped. Only the features whose hooks are called are imported:
 
 ==================================== ========================================================
-hook                                 asks the features
+hook                                 is called for the features
 ==================================== ========================================================
 prepare, beside, loop, starts,       that the tasks and settings of the app use
-next_start, report_tick
+open_starts, report_tick
 watch, report_outcomes               that watch runs: `Feature.watches`
 minute                               for which the tick's row shows work: `Feature.is_due`
 ended                                that group runs: `Feature.groups`
@@ -109,7 +109,7 @@ class Starts(Protocol):
         ...
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
-        """Make claimable those due runs that may begin now.
+        """Let the due runs that may begin now be claimed.
 
         :param promptly: check even if the last check was a moment ago.
         :param tasks: the tasks that the claim is for; None for all.
@@ -150,7 +150,7 @@ class Loop(Protocol):
 
     @property
     def kinds(self) -> Kinds:
-        """What decides how many runs to claim, and of which kind, in a worker with this loop."""
+        """The `Kinds` that decides how many runs such a worker claims, and of which kind."""
         ...
 
     def run(self, claim: Claim) -> Claim | None:
@@ -174,7 +174,7 @@ class Loop(Protocol):
         """Interrupt the handlers whose interruption was requested."""
 
     def look(self, now: float) -> None:
-        """For each run, note the time since which an interruption could have ended it.
+        """Update `could_end` of the runs; see `Working`.
 
         :param now: the current time, by `time.monotonic`.
         """
@@ -243,12 +243,12 @@ def ended(books: Bookkeeping, batches: Collection[int]) -> int:
     return sum(hook(books, batches) for hook in _of("ended", grouping))
 
 
-def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
-    """Make claimable the runs that features have held back and that may begin now.
+def open_starts(state: State, books: Bookkeeping, queues: Sequence[str]) -> float:
+    """Let the runs that features have held back be claimed, if they may begin now.
 
     :returns: when the next of them may begin, by `time.monotonic`.
     """
-    waits = [hook(state, books, queues) for hook in _of("next_start", _used(state))]
+    waits = [hook(state, books, queues) for hook in _of("open_starts", _used(state))]
     soonest = min((wait for wait in waits if wait is not None), default=float("inf"))
     return time.monotonic() + soonest
 

@@ -123,7 +123,8 @@ def end_spent(books: Bookkeeping) -> list[Outcome]:
     This happens only if ``max_attempts`` was lowered by hand.
     """
     rows = books.rows(_end_spent(books.dialect), {"limit": TAKEN_AT_ONCE})
-    with suppress(DatabaseTrouble):  # Their ends must be reported. Others find what is parked.
+    # Return the outcomes in any case, so that they are reported. Other workers open parked runs.
+    with suppress(DatabaseTrouble):
         gate.open_behind(books, [row.id for row in rows])
     return [
         Outcome(

@@ -61,9 +61,9 @@ def _values(d: Dialect) -> str:
     """
     ends = f"{_TERMINAL} OR {_ASKED_TO_STOP}"
     # An attempt that was released or snoozed does not count, and the next attempt gets its number.
-    # ``forgiven`` says that attempts up to this number were made free, each by raising
-    # ``max_attempts``, since a step had ended in it. If this attempt is one of them, undo that, or
-    # the next attempt would be free, too.
+    # Attempts up to the number ``forgiven`` are free: when a step ended in the last of them,
+    # ``max_attempts`` was raised by one for each. If this attempt is the last of them, undo that,
+    # or the next attempt would be free, too.
     is_forgiven = f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts"
     replaces_error = "given.kind <> 'released'"
     errors = (
@@ -285,9 +285,9 @@ def write_output(books: Bookkeeping, outcome: Outcome) -> None:
     """Write what the handler of *outcome* has printed and logged.
 
     If the lease was lost or the run has ended, the output is still written, unless another claim
-    has written output of the same attempt. That of an atomic success, which is recorded already, is
-    written in any case. If another transaction has locked the run's row, the outcome is retried. A
-    claim that has written its output already writes nothing then.
+    has written output of the same attempt. The output of an atomic success, which is recorded
+    already, is written in any case. If another transaction has locked the run's row, the outcome is
+    retried, and the output is not written a second time.
     """
     if outcome.attempt > FAILURES_KEPT:
         old = f"{_OLD_OUTPUTS} {books.dialect.skip_locked}"

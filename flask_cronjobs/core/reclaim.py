@@ -80,7 +80,7 @@ def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
 def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Record *outcomes*; return those that were recorded."""
     claims = WorkerClaims(books, state, WorkOptions(worker_name()))
-    # It has claimed none of these runs, so it does not know which of them have a key.
+    # `claims` has claimed none of these runs, and cannot know which of them have a key.
     claims.openings.keyed.update(outcome.id for outcome in outcomes)
     if books.dialect.one_writer:
         # Do not wait for long: leases that were just renewed must not run out again.

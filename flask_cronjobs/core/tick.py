@@ -25,7 +25,7 @@ from .worker.process_signals import keyboard_deferred
 if TYPE_CHECKING:
     from .worker.work_options import WorkOptions
 
-#: Of this many ticks, counted over all hosts, one prunes. The number is a prime, so that each of
+#: One tick in this many, counted over all hosts, prunes. The number is a prime, so that each of
 #: several apps on one database gets its turn even if their ticks alternate.
 PRUNE_EVERY = 19
 #: Approximate seconds for which a tick prunes.
@@ -81,7 +81,7 @@ def tick(state: State, options: TickOptions) -> TickReport:
             budget = state.settings.tick_budget if options.budget is None else options.budget
             until = opened.started + budget
             # A tick also waits for runs whose rate lets them begin within its budget.
-            start_comes = features.next_start(state, books, options.queues) < until
+            start_comes = features.open_starts(state, books, options.queues) < until
             if look_at_queue(books) or start_comes:
                 # This is imported late for the same reason as in `worker_options`.
                 from .processes import run_workers

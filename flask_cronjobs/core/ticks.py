@@ -154,11 +154,11 @@ def finish(books: Bookkeeping, tick_id: int, report: TickReport, clock_offset: f
     """
     counts = {name: getattr(report, name) for name in TICK_COUNTS}
     values = {"id": tick_id, "clock_offset": clock_offset, **counts}
-    books.rows(finish_tick(books.dialect), values)
+    books.rows(finish_statement(books.dialect), values)
 
 
 @lru_cache(maxsize=4)
-def finish_tick(d: Dialect) -> TextClause:
+def finish_statement(d: Dialect) -> TextClause:
     """Return the UPDATE of `finish`.
 
     It adds to the row's counts, since other workers of a pool may have added theirs. A finished row

@@ -66,10 +66,10 @@ class _Handler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         run = running()
-        if run is not None and run.output is not None and not _is_printed():
+        if run is not None and run.output is not None and not _comes_from_print():
             try:
                 line = self.format(record)
-            except Exception:  # The code of a message may fail, so read only a text.
+            except Exception:  # A message's own code failed, so use it only if it is a text.
                 message = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
                 line = f"{record.levelname} {record.name}: {message!r}"
             run.output.add(f"{line}\n")
@@ -87,8 +87,8 @@ class _Handler(logging.Handler):
         return False
 
 
-def _is_printed() -> bool:
-    """Return whether a stream logs what was printed, as those of Celery's workers do."""
+def _comes_from_print() -> bool:
+    """Return whether this record repeats a print, as the streams of Celery's workers log them."""
     frame = currentframe()
     while frame is not None and frame.f_code is not _Stream.write.__code__:
         frame = frame.f_back

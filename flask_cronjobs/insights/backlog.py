@@ -123,8 +123,8 @@ def count_waiting(reader: Reader) -> Mapping[str, Backlog]:
     oldest = func.min(due_at).label("oldest")
     rows = reader.rows(select(window.c.name, *numbers, oldest).group_by(window.c.name))
     is_capped = sum(row.waiting for row in rows) > COUNTED
-    none = Count(0, is_capped)
-    backlogs: defaultdict[str, Backlog] = defaultdict(lambda: Backlog(none, none, None))
+    zero = Count(0, is_capped)
+    backlogs: defaultdict[str, Backlog] = defaultdict(lambda: Backlog(zero, zero, None))
     for row in rows:
         waiting, due = (Count(min(n, COUNTED), is_capped) for n in (row.waiting, row.due))
         backlogs[row.name] = Backlog(waiting, due, row.oldest)
@@ -139,7 +139,7 @@ def overdue(reader: Reader) -> list[Query]:
     """Return SELECTs of this app's runnable runs that are overdue by `CRONJOBS_HEALTH_OVERDUE`.
 
     1. Runs that are ready, unless their concurrency key is at its limit.
-    2. If runs wait for their rate, those that it would have let begin that long ago.
+    2. If runs wait for their rate, those that the rate would have let begin by then.
     3. If the app has executors, runs that wait in their brokers.
     """
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
@@ -193,7 +193,7 @@ def _rows(reader: Reader, sql: str) -> list[Waiting]:
 def _free_since(reader: Reader, row: Row[Any]) -> datetime | None:
     """Return the time from which a due run could have started; None if none can."""
     rate = reader.state.registry.rates.get(row.job_type)
-    tat = rate and rate.own(row.tat, row.period, row.last_at)
+    tat = rate and rate.converted(row.tat, row.period, row.last_at)
     if row.due is None or rate is None or tat is None:
         return cast("datetime | None", row.due)
     since = max(row.due, rate.opens(tat))

@@ -232,7 +232,7 @@ class Action:
 
 @lru_cache
 def _limited(action: Action, statuses: Sequence[Status]) -> Action:
-    """Return *action* for runs of *statuses* only; the same object each time, for `_statements`."""
+    """Return *action* for *statuses* only: the same object each time, as a key of a cache."""
     return replace(action, allowed=statuses)
 
 
@@ -278,8 +278,8 @@ def change_in_rounds(
     On PostgreSQL, it waits for rows that another transaction has locked, but not for long. It
     yields the changes of each transaction, so that their effects are not lost if a later one fails.
 
-    :param operation: if its row exists, the number of runs is added to it. If not, only one run is
-        changed, and the row is inserted with that change.
+    :param operation: if its row exists, the number of changed runs is added to it. If not, *ids*
+        must be one run, and the row is inserted with its change.
     :param other_values: values of other columns to change, named like the fields of a `NewRun`.
     """
     d = books.dialect

@@ -158,7 +158,7 @@ class JobRun(Base):
     """How often its handler raised `~flask_cronjobs.Snooze`; those attempts are not counted."""
     locked_by: Mapped[str | None]
     """The token of the claim that holds this run: ``host:pid:random``, new for each claim
-    statement, whose runs share it. It begins with ``handed:`` while an executor has the run."""
+    statement and shared by its runs. It begins with ``handed:`` while an executor has the run."""
     locked_until: Mapped[datetime | None]
     started_at: Mapped[datetime | None]
     """When the latest attempt was claimed."""

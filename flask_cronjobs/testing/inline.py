@@ -57,7 +57,7 @@ class InlineWorker:
 
     @property
     def wait(self) -> float:
-        """The seconds until a due run may begin whose rate key is held back; infinite if none."""
+        """The seconds until a due run with a rate key that is held back may begin, or infinity."""
         return self._claims.next_start - time.monotonic()
 
     def drain(self) -> None:

@@ -135,7 +135,7 @@ def check() -> ResponseReturnValue | None:
         return None
     if _is_read_by_another_site():
         abort(403, "Another site requested this page, so it is not shown. Open it yourself.")
-    if _is_led_to_a_search():
+    if _is_search_from_elsewhere():
         abort(
             403,
             "A link on another site led to this search. To search, go to the address bar "
@@ -183,7 +183,7 @@ def _is_read_by_another_site() -> bool:
     return not follows_link or headers.get("Sec-Fetch-Dest", "document") != "document"
 
 
-def _is_led_to_a_search() -> bool:
+def _is_search_from_elsewhere() -> bool:
     """Return whether another site has opened a search.
 
     It is refused, since that site could measure how long the search takes.

@@ -32,8 +32,8 @@ from ..text.humanize import seconds_since
 from ..types import TickReport
 from .params import clamped
 
-#: Seconds that other requests wait for the first answer, and for which the last answer is repeated
-#: while a check runs.
+#: While a check runs, other requests get the last answer for this many seconds, then ``down``. If
+#: there is no last answer, they wait this long for the first one.
 LIMIT_SECONDS = 5.0
 
 

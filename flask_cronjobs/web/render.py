@@ -134,7 +134,7 @@ def reader_page(
     """Render a page for a user who may read; show buttons if the user may act.
 
     :param content: the content of the page. If it is given, the page is refreshed, and shows the
-        content's ``now``. *values* may have another ``refresh`` and ``now``.
+        content's ``now``. *values* may override ``refresh`` and ``now``.
     """
     may_act = may("act")
     values |= {"may_act": may_act, "csrf": _csrf() if may_act else None, "content": content}
@@ -194,8 +194,8 @@ def _templates() -> Environment:
     """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        # Values of form fields pass through the filter `e`, since `_printable` leaves markup as it
-        # is: a field must keep its value unchanged.
+        # Form fields must keep their values unchanged, so templates pass these through the filter
+        # `e`: the result is markup, which `_printable` does not clean.
         autoescape=True,
         finalize=_printable,
         auto_reload=False,

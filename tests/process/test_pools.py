@@ -230,7 +230,7 @@ def test_a_process_that_a_handler_forked_does_not_become_a_second_worker(
     assert (result.returncode, site.ends(run)) == (0, {("succeeded", 1)}), result.stderr
     assert [line["status"] for line in site.trace("ended")] == [status]
     assert Counter(line["run"] for line in site.trace("note")) == Counter(ids)
-    assert ("has forked, left the handler" in result.stderr) == (how != "exit")
+    assert ("a handler forked, did not exit" in result.stderr) == (how != "exit")
 
 
 # Forks that fail, and temporary trouble

@@ -1,4 +1,4 @@
-"""A task as code declares it: its function, name and options, and what they make of a payload."""
+"""A task as code declares it: its function, name and options, and its arguments and keys."""
 
 from __future__ import annotations
 

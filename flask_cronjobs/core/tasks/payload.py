@@ -265,7 +265,7 @@ def kept_result(value: object, settings: Settings, whose: object) -> JSON:
 
 
 _UNRUN = {
-    "a coroutine": "Declare it with async def, and so the function that a decorator returns.",
+    "a coroutine": "Declare it with async def, and the function that its decorator returns, too.",
     "a generator": "Write it without yield, or loop over the generator in it.",
     "an async generator": "Write it without yield, or loop over the generator in it.",
 }

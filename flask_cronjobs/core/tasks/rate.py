@@ -34,7 +34,7 @@ class Rate(NamedTuple):
     period: timedelta
     burst: int = 1
 
-    def own(
+    def converted(
         self, tat: datetime | None, period: float | None, last: datetime | None
     ) -> datetime | None:
         """Return *tat*, set by attempts at a rate with another *period*, converted to this rate.

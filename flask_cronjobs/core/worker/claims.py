@@ -161,14 +161,14 @@ class BlockedRuns:
         a claim gets past all blocked ones.
         """
         now = time.monotonic()
-        looks_on = bool(answer.blocked) and len(self.ids) < MAX_BLOCKED_RUNS
+        may_find_others = bool(answer.blocked) and len(self.ids) < MAX_BLOCKED_RUNS
         if not self.ids:
             self._until = now + SKIP_SECONDS
-        if looks_on:
+        if may_find_others:
             self.ids |= answer.blocked
             if not answer.claims:
                 self._until = now + SKIP_SECONDS + SKIP_SECONDS_PER_RUN * len(self.ids)
-        return looks_on
+        return may_find_others
 
 
 class WorkerClaims:
@@ -230,8 +230,8 @@ class WorkerClaims:
         1. `Bookkeeping.call` retries a statement that the database refuses for now.
         2. `record_and_claim`, and later the keeper, retries outcomes whose rows are blocked.
         3. Outcomes whose answer was lost are sent again. Those that match no row are looked up
-           before the next claim, which could take a run again that was recorded as failed.
-        4. Claims whose answer was lost are released, and looked up again while they may hold.
+           before the next claim, which could otherwise take a run that was recorded as failed.
+        4. Runs of a claim whose answer was lost are released, again and again for one lease.
 
         :param idle: see `ClaimRequest`.
         :param tasks: the tasks to claim runs of; None for all.
@@ -276,9 +276,11 @@ class WorkerClaims:
 
     def open_starts(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
         """Let due runs that may begin now be claimed; see `features.Starts.open`."""
-        for limit in self.starts:
-            limit.open(promptly, tasks)
-        self.next_start = min((limit.next_at for limit in self.starts), default=float("inf"))
+        for rate_limit in self.starts:
+            rate_limit.open(promptly, tasks)
+        self.next_start = min(
+            (rate_limit.next_at for rate_limit in self.starts), default=float("inf")
+        )
 
     def next_run(self) -> tuple[str, bool] | None:
         """Return the next claimable run's task, and whether it must run alone."""
@@ -325,8 +327,8 @@ class WorkerClaims:
         # Outcomes may have freed a concurrency key. So the queue is exhausted only if a claim
         # whose transaction records no outcomes finds nothing.
         changed = outcomes or answer.claims or answer.parked
-        looks_on = bool(answer.blocked) and self._blocked.note(answer)
-        exhausted = not (request is None or changed or looks_on)
+        may_find_others = bool(answer.blocked) and self._blocked.note(answer)
+        exhausted = not (request is None or changed or may_find_others)
         if request is not None:
             self._got_less = len(answer.claims) < request.limit
             in_vain = answer.parked or answer.blocked
@@ -337,8 +339,8 @@ class WorkerClaims:
     def _record_holding(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Answer]:
         """Record the *outcomes* that hold back a rate key; return the others, and the answer."""
         answer = Answer()
-        for limit in self.starts:
-            answer = answer.plus(limit.record_holding(outcomes))
+        for rate_limit in self.starts:
+            answer = answer.plus(rate_limit.record_holding(outcomes))
             sent_ids = answer.recorded | answer.unrecorded
             outcomes = [outcome for outcome in outcomes if outcome.id not in sent_ids]
         return outcomes, answer
@@ -349,8 +351,8 @@ class WorkerClaims:
         :raises DatabaseTrouble: a run cannot be released; treat it like a lost answer.
         """
         too_early: list[Claim] = []
-        for limit in self.starts:
-            too_early += limit.spend([claim for claim in claims if claim not in too_early])
+        for rate_limit in self.starts:
+            too_early += rate_limit.spend([claim for claim in claims if claim not in too_early])
         answer = record_and_claim(self._books, [released(claim) for claim in too_early], None)
         self.openings.note(too_early, answer)
         if answer.unrecorded:

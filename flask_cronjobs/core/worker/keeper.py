@@ -458,7 +458,7 @@ class Keeper(threading.Thread):
     def _heed(self, renewal: leases.Renewal) -> None:
         """Interrupt the handlers of runs whose lease was lost or that were cancelled.
 
-        The handler of such a run that has not begun is interrupted as it begins.
+        If such a handler has not begun, it is interrupted when it begins.
         """
         for claim in self._held_runs.unfinished:
             if claim.id not in renewal.held:

@@ -160,7 +160,7 @@ def _delay(state: State, claim: Claim, error: BaseException) -> float | None:
     task = state.registry.tasks.get(claim.job_type)
     policy = task.retry_policy(state.settings.max_attempts) if task is not None else Retry()
     if isinstance(error, (WorkerLost, LeaseLost)):
-        # It is no error of the handler, so the policy is not asked whether to retry.
+        # The handler did not fail, so the policy is not asked whether to retry.
         plain = policy if isinstance(policy, Retry) else Retry()
         policy = replace(plain, on=BaseException, not_on=())
     number = max(1, claim.attempt - claim.forgiven)

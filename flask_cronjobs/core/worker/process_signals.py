@@ -188,7 +188,7 @@ def _stopping_at_signals(flag: StopFlag, own: OwnSignals) -> Generator[None]:
             own.set(ours, signal.SIG_DFL)
         if number == signal.SIGTERM and os.getpid() != pid:
             # A handler has forked this process. It inherits our signal handlers, but
-            # multiprocessing ends such a process by SIGTERM, and then waits for its end.
+            # multiprocessing ends such a process with SIGTERM, and then waits for it.
             signal.raise_signal(number)
         flag.stop()
 

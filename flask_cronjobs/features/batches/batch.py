@@ -89,7 +89,7 @@ class Batch:
         """Close the batch, unless an error ends the block. An empty batch ends at once.
 
         After an error, the batch stays open if it was committed, so that a later attempt can fill
-        it. If the error is swallowed, no later attempt may follow, so a warning is logged if the
+        it. If the error is swallowed, there may be no later attempt. So a warning is logged if the
         batch is still open when the app context ends.
         """
         if self._outer is not None:

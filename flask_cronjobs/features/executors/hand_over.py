@@ -188,7 +188,7 @@ class _Queue:
         return len(answer.claims)
 
     def rest(self, error: _BrokerAway) -> None:
-        """Log *error*, and note when to try this queue again; the others go on."""
+        """Log *error*, and note when to try this queue again. Other queues continue."""
         self.away.say("Celery cannot be reached, so the queue %s waits. %s", self._name, error)
         self.retry_at = time.monotonic() + RETRY_SECONDS
         self.waits = False

@@ -1,4 +1,4 @@
-"""Effects that happen at most once, whatever becomes of the run that causes them."""
+"""Effects that are not repeated once they are done, even if the run is tried again."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LANES = 8
 #: The maximum number of pings that wait in a lane. If a monitor does not keep up, further pings are
 #: dropped.
 MAX_WAITING_PINGS = 200
-#: Seconds for which the URLs are cached; the second value holds if there were none.
+#: Seconds for which the URLs are cached; the second value applies if there are none.
 FRESH_SECONDS, FRESH_SECONDS_IF_NONE = 2.0, 60.0
 #: Seconds that the waiting pings may take when the worker ends.
 CLOSE_SECONDS = 20.0
@@ -55,12 +55,12 @@ class Pings:
         self._fresh_until = 0.0
 
     def started(self, claim: Claim) -> None:
-        """Ping that an attempt begins."""
+        """Ping the start of an attempt."""
         if claim.definition_id is not None:
             self._put(claim.definition_id, _START, claim.label)
 
     def ended(self, outcome: Outcome) -> None:
-        """Ping that a run has ended. A failure that will be retried is not an end."""
+        """Ping the end of a run. A failure that will be retried is not an end."""
         if outcome.definition_id is not None and outcome.kind in _PATHS:
             self._put(outcome.definition_id, _PATHS[outcome.kind], outcome.label)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .worker_rates import RateLimits
 
 
-def next_start(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
+def open_starts(state: State, books: Bookkeeping, queues: Sequence[str]) -> float | None:
     """Open the gates of due runs whose rates have a free start.
 
     :returns: the seconds until the next start for which a due run waits; None if none waits.

@@ -282,7 +282,7 @@ def _spend(
 
 def _own(rate: Rate, row: Row[Any]) -> datetime | None:
     """Return the ``tat`` of a key at *rate*, from a *row* with the columns of `_OF_KEY`."""
-    return rate.own(time_or_none(row.tat), row.period, time_or_none(row.last_at))
+    return rate.converted(time_or_none(row.tat), row.period, time_or_none(row.last_at))
 
 
 def _move(connection: Connection, d: Dialect, moves: Mapping[str, _Move]) -> set[str]:

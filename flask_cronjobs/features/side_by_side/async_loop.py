@@ -79,7 +79,7 @@ class AsyncLoop:
         self._base = contextvars.copy_context()
         self._following = None
         self._begin(claim)
-        self._show_progress()
+        self._note_progress()
         self._call_soon(self._admit)
         with self._context.interrupter.finding_async(self._find_blocking):
             while self._runs:
@@ -134,7 +134,7 @@ class AsyncLoop:
             self._call_soon(self._deliver)
 
     def look(self, now: float) -> None:
-        """Note the time since which each handler could have ended; log once which blocks the loop.
+        """Update `could_end` of the runs, and log once which handler blocks the loop.
 
         A handler can end after it has been interrupted, unless another one blocks the loop.
         """
@@ -298,7 +298,7 @@ class AsyncLoop:
         if error is not None:
             run.interrupt(error)
 
-    def _show_progress(self) -> None:
+    def _note_progress(self) -> None:
         """Note that the loop makes progress, and deliver the interruptions that are due."""
         now = time.monotonic()
         self._watch.note_progress(now)
@@ -307,7 +307,7 @@ class AsyncLoop:
         self._deliver()
         if self._loop is not None:
             self._timer = self._loop.call_later(
-                STEP_SECONDS, self._show_progress, context=self._base
+                STEP_SECONDS, self._note_progress, context=self._base
             )
 
     def _on_exit(self, error: BaseException) -> None:

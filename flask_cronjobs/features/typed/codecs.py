@@ -64,7 +64,7 @@ class Unstorable(Misfit):
     """
 
     def message(self, hidden: Sequence[str]) -> str:
-        """Return the message, which says nothing about the value: no other would fit."""
+        """Return the message. It does not describe the value, since no value would fit."""
         return f"{shown_path(self.path, hidden)}: {self.expected}."
 
 
@@ -183,8 +183,8 @@ def _leaf(
 def _of_class(hint: Any, _: str) -> Codec:
     """Return the codec of a type that is not a container of plain JSON.
 
-    :param _: the type as a text, since unions with another order of their members are equal, but
-        read some values differently.
+    :param _: the type as a text, for the cache: unions are equal whatever the order of their
+        members, but the order decides how some values are read.
     """
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint)
