@@ -53,7 +53,7 @@ def check_password(email: str, password: str) -> User | None:
     """Return the user with *email* if *password* is theirs, otherwise None."""
     user = find_user(email)
     # An unknown address takes as long as a wrong password, so that the time does not reveal users.
-    matches = check_password_hash(user.password_hash if user else _nobody(), password)
+    matches = check_password_hash(user.password_hash if user else _random_hash(), password)
     return user if matches else None
 
 
@@ -89,5 +89,5 @@ def check_csrf() -> None:
 
 
 @functools.cache
-def _nobody() -> str:
+def _random_hash() -> str:
     return generate_password_hash(secrets.token_hex())

@@ -1,4 +1,4 @@
-"""Charge cards. A file replaces the books of a payment provider, outside our database."""
+"""Charge cards. A file outside our database stands in for a payment provider's books."""
 
 from __future__ import annotations
 

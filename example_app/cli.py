@@ -28,7 +28,7 @@ def add_staff(email: str, password: str) -> None:
     """Add a user who may open /support and /jobs."""
     email = email.strip().lower()
     if find_user(email) is not None:
-        raise click.ClickException(f"{email} is here already.")
+        raise click.ClickException(f"{email} has an account already.")
     hashed = generate_password_hash(password)
     user = User(email=email, name=email, password_hash=hashed, timezone=OFFICE, is_staff=True)
     db.session.add(user)

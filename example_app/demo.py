@@ -1,4 +1,4 @@
-"""``python -m example_app.demo``: a day of Tally in a few seconds, on SQLite, with real mail."""
+"""``python -m example_app.demo``: a day of Tally in a few seconds, on SQLite, with real email."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main() -> None:
     """Run the demo, and print how to open its pages."""
     parser = argparse.ArgumentParser(prog="python -m example_app.demo", description=__doc__)
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "instance" / "demo", help="of its database"
+        "--folder", type=Path, default=ROOT / "instance" / "demo", help="the folder of its database"
     )
     folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class Demo:
         today = datetime.now(timezone.utc).date()
         post(client, "/support", email="ada@example.com", request_id=f"{1:032x}",
              date_from=f"{today - timedelta(days=30)}", date_to=f"{today}")  # fmt: skip
-        note("At /support, somebody asked for a report to Ada of the last 30 days, now.")
+        note("At /support, somebody had a report on the last 30 days sent to Ada now.")
 
     def let_a_day_pass(self) -> None:
         """Set the schedules back by a day, as if no tick had run since."""
@@ -110,17 +110,17 @@ class Demo:
         self.flask("jobs", "tick")
         with self.app.app_context():
             put_back(timedelta(days=1))
-        say("A day later", "As if cron had been out for a day: what is due now?")
+        say("A day later", "As if cron had been down for a day: what is due now?")
 
     def look(self) -> None:
         """Show what the operator sees."""
-        say("Look", f"One mail was not taken: the server told {GRUMPY} to try again later.")
+        say("Look", f"One email was not accepted: the server cannot deliver to {GRUMPY} now.")
         self.flask("jobs", "admin")
         self.flask("jobs", "admin", "list")
 
     def try_again(self) -> None:
         """Retry the failed run now."""
-        say("Try again", "It would be tried again by itself within a minute. Or now:")
+        say("Try again", "The run would be retried by itself within a minute. To retry it now:")
         self.flask("jobs", "admin", "retry", str(failed_run(self.app)))
         self.flask("jobs", "tick")
 
@@ -130,7 +130,7 @@ class Demo:
             "Kill",
             "The billing check has two cards to charge. Its worker is killed after one of them,",
         )
-        print("before that invoice is noted as paid:")
+        print("before that invoice is marked as paid:")
         with self.app.app_context():
             sample.add_card_invoices()
         self.flask("jobs", "admin", "run", "check_billing_nightly")
@@ -144,13 +144,13 @@ class Demo:
                 time.sleep(0.1)
             os.killpg(tick.pid, signal.SIGKILL)
         print("$ kill -9 %1", flush=True)
-        note(f"Its lease ends after {LEASE} seconds. Then a tick takes the run back.")
+        note(f"Its lease ends after {LEASE} seconds. Then a tick reclaims the run.")
         time.sleep(LEASE)
         with self.app.app_context():
             while waits("check_billing_nightly"):
                 time.sleep(1)
                 self.flask("jobs", "tick")
-            note("What the provider of the cards has in its books:")
+            note("What is in the card provider's books:")
             print(cards.books().read_text(), end="")
 
     def one_is_charged(self) -> bool:
@@ -178,7 +178,7 @@ class Demo:
     def close_the_month(self) -> None:
         """Close the month in steps, and show them."""
         say("Steps", "A month is closed in steps: sums, then a statement for each user.")
-        print("Each is done once, however often the run is stopped. Short ticks do some each:")
+        print("Each is done once, however often the run is stopped. Each short tick does some:")
         with self.app.app_context():
             month = f"{datetime.now(timezone.utc):%Y-%m}"
             run_id = close_month.using(commit=True).enqueue(month).id
@@ -188,8 +188,8 @@ class Demo:
             print(f"{db.session.query(Statement).count()} statements, one for each user.")
 
     def keep_to_the_rate(self) -> None:
-        """Welcome all users at once, and show when each mail was sent."""
-        say("Rate", "The mail server takes two mails a second. All users are welcomed at once:")
+        """Welcome all users at once, and show when each run began."""
+        say("Rate", "The mail server takes two emails a second. All users are welcomed at once:")
         with self.app.app_context():
             users = select(User.id).where(User.is_staff.is_(False)).order_by(User.id)
             to = [{"user_id": user_id} for user_id in db.session.scalars(users)]
@@ -203,12 +203,12 @@ class Demo:
                 print(f"  begun after {(at - times[0]).total_seconds():.1f} s")
 
     def read_mail(self) -> None:
-        """List the mails that arrived."""
-        say("Mail", "What arrived. The retry sent only what the first attempt had not.")
+        """List the emails that arrived."""
+        say("Mail", "What arrived. The retry sent only the email that had not been accepted.")
         for mail in self.mailbox.mails:
             print(f"  {mail['To']:<24} {mail['Subject']}")
         keys = [(mail["To"], mail["Subject"]) for mail in self.mailbox.mails]
-        print(f"{len(keys)} mails, {len(keys) - len(set(keys))} of them twice.")
+        print(f"{len(keys)} emails, {len(keys) - len(set(keys))} of them twice.")
 
     def flask(self, *arguments: str) -> None:
         """Print a flask command, run it, and print its output."""
@@ -223,7 +223,7 @@ class Demo:
 
 
 def put_back(period: timedelta) -> None:
-    """Set ticks back by *period*, and the next slot of each definition to its first one since."""
+    """Move ticks back by *period*, and each definition's next slot to its first slot since then."""
     since = datetime.now(timezone.utc) - period
     for definition in db.session.scalars(select(JobDefinition)):
         schedule = Schedule(definition.schedule, definition.timezone)
@@ -262,7 +262,7 @@ def farewell(url: str) -> None:
     say("Open the page", f"Log in as {sample.STAFF}, password: {PASSWORD}")
     print(f"  export FLASK_APP=example_app DATABASE_URL={url}")
     print(f"  {short} run          # then open http://127.0.0.1:5000/jobs/")
-    print(f"  {short} jobs tick    # what cron does each minute; without it, the page says so")
+    print(f"  {short} jobs tick    # what cron does each minute; without ticks, the page turns red")
 
 
 def say(title: str, text: str) -> None:

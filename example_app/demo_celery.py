@@ -1,4 +1,4 @@
-"""``python -m example_app.demo_celery``: the same demo, its runs executed by a worker of Celery.
+"""``python -m example_app.demo_celery``: the same demo, with runs executed by Celery.
 
 It starts a Redis server and a worker, and ends both.
 """
@@ -34,7 +34,10 @@ def main() -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(prog="python -m example_app.demo_celery", description=__doc__)
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "instance" / "demo-celery", help="of its database"
+        "--folder",
+        type=Path,
+        default=ROOT / "instance" / "demo-celery",
+        help="the folder of its database",
     )
     folder: Path = parser.parse_args().folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,13 +60,13 @@ class CeleryDemo(Demo):
     """The demo with the setting ``CRONJOBS_EXECUTORS``, which `example_app` reads."""
 
     def flask(self, *arguments: str) -> None:
-        """Run a flask command; after a tick, wait until Celery has executed what that handed on."""
+        """Run a flask command; after a tick, wait until Celery has executed what it handed over."""
         super().flask(*arguments)
         if arguments == ("jobs", "tick"):
             self._wait()
 
     def kill_a_worker(self) -> None:
-        """Kill no worker: in this demo, a tick only hands runs on."""
+        """Kill no worker: in this demo, a tick only hands runs over."""
 
     def _wait(self) -> None:
         handed = select(func.count(JobRun.id)).where(JobRun.status == "running")
@@ -74,7 +77,7 @@ class CeleryDemo(Demo):
                 if time.monotonic() > until:
                     sys.exit(f"{number} runs wait for Celery: see worker.log.")
                 time.sleep(0.1)
-        note("Celery's worker has executed what the tick handed on.")
+        note("Celery's worker has executed what the tick handed over.")
 
 
 @contextmanager
@@ -98,7 +101,7 @@ def redis_server(folder: Path) -> Generator[str]:
 
 @contextmanager
 def celery_worker(folder: Path, url: str, mail_port: int) -> Generator[None]:
-    """Start a worker of Celery for the queue ``default``."""
+    """Start a Celery worker for the queue ``default``."""
     say("Celery", "A Redis server, and a Celery worker for the queue of this app's tasks.")
     arguments = ["worker", "--queues", "default", "--concurrency", "2", "--loglevel", "INFO"]
     print(f"$ celery -A … {' '.join(arguments)}", flush=True)

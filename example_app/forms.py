@@ -47,11 +47,11 @@ class SignUp:
         password, zone = form.get("password", ""), form.get("timezone", "")
         errors = {}
         if not 0 < len(name) <= 80 or not name.isprintable():
-            errors["name"] = "Please give your name, in 80 letters at most."
+            errors["name"] = "Please enter your name, in 80 characters at most."
         if not _is_email(email):
-            errors["email"] = "Please give an email address, such as ada@example.com."
+            errors["email"] = "Please enter an email address, such as ada@example.com."
         elif find_user(email) is not None:
-            errors["email"] = "Somebody signed up with this address. Is it you? Then log in."
+            errors["email"] = "Somebody has signed up with this address. If it was you, log in."
         if not 10 <= len(password) <= 200:
             errors["password"] = "Please choose a password of 10 characters or more."
         if zone not in available_timezones():
@@ -81,13 +81,13 @@ class ReportRequest:
         date_from, date_to = _date(form.get("date_from")), _date(form.get("date_to"))
         errors = {}
         if user is None:
-            errors["email"] = "Nobody signed up with this address."
+            errors["email"] = "Nobody has signed up with this address."
         if date_from is None:
-            errors["date_from"] = "Please give a date, such as 2026-01-31."
+            errors["date_from"] = "Please enter a date, such as 2026-01-31."
         if date_to is None:
-            errors["date_to"] = "Please give a date, such as 2026-01-31."
+            errors["date_to"] = "Please enter a date, such as 2026-01-31."
         if date_from and date_to and not 0 <= (date_to - date_from).days < LONGEST_REPORT:
-            errors["date_to"] = "Please give a last day after the first one, within a year."
+            errors["date_to"] = "Please enter a day not before the first, and within a year."
         if errors or user is None or date_from is None or date_to is None:
             raise FormError(errors)
         return cls(user, date_from, date_to, _request_id(form.get("request_id", "")))

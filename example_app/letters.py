@@ -1,4 +1,4 @@
-"""The texts of the mails."""
+"""The texts of the emails."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def dollars(cents: int) -> str:
 
 
 def welcome(user: User) -> Letter:
-    """Return the first mail to a user."""
+    """Return the first email to a user."""
     return Letter(
         user.email,
         f"Welcome to Tally, {user.name}",
-        "Your account is ready. Each Monday you will get a report of the week before.\n",
+        "Your account is ready. Each Monday you will get a report on the previous week.\n",
     )
 
 
@@ -30,8 +30,8 @@ def reminder(invoice: Invoice, day: date) -> Letter:
     days = (day - invoice.due_on).days
     return Letter(
         invoice.customer_email,
-        f"Reminder: invoice {invoice.number} of {invoice.user.name}",
-        f"Invoice {invoice.number} over {dollars(invoice.cents)} was due on {invoice.due_on}, "
+        f"Reminder: invoice {invoice.number} from {invoice.user.name}",
+        f"Invoice {invoice.number} for {dollars(invoice.cents)} was due on {invoice.due_on}, "
         f"{days} {'day' if days == 1 else 'days'} ago. Please pay it soon.\n",
     )
 
@@ -53,12 +53,11 @@ def report(user: User, invoices: Iterable[Invoice], date_from: date, date_to: da
 
 
 def report_summary(to: str, week: str, counts: BatchCounts) -> Letter:
-    """Return a mail to the support team about how many reports of a *week* were sent."""
+    """Return an email to the support team about how many reports on a *week* were sent."""
     return Letter(
         to,
         f"Weekly reports from {week}: {counts.succeeded} of {counts.total} sent",
-        f"Sent: {counts.succeeded}\nFailed: {counts.dead}\n"
-        f"Not wanted any more: {counts.cancelled}\n",
+        f"Sent: {counts.succeeded}\nFailed: {counts.dead}\nCancelled: {counts.cancelled}\n",
     )
 
 

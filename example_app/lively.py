@@ -102,7 +102,7 @@ def _scheduled_runs(now: datetime, chance: random.Random) -> Iterator[dict[str, 
 def _fate(
     name: str, back: int, slot: datetime, seconds: float, chance: random.Random
 ) -> dict[str, Any]:
-    """Return the values of a definition's run, *back* runs ago."""
+    """Return the column values of a definition's run; *back* counts from 1, its latest run."""
     started = slot + timedelta(seconds=chance.uniform(0.4, 2))
     ended = started + timedelta(seconds=seconds * chance.uniform(0.7, 1.4))
     fates: dict[tuple[str, int], dict[str, Any]] = {
@@ -118,7 +118,7 @@ def _fate(
 
 
 def _enqueued_runs(now: datetime) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Add enqueued runs, each with the failures of its attempts."""
+    """Yield enqueued runs, each with the failures of its attempts."""
     for user, minutes in enumerate((300, 290, 200, 31), start=1):
         ended = now - timedelta(minutes=minutes)
         run = _run("send_welcome", ended, payload={"user_id": user}) | {"label": f"user {user}"}
@@ -225,7 +225,7 @@ def _failure(attempt: int, ended: datetime, kind: str, error: str) -> dict[str, 
 
 
 def _ticks(now: datetime, chance: random.Random) -> Iterator[dict[str, Any]]:
-    """Add a tick for each minute of a day, from two hosts, except for two hours at night."""
+    """Yield a tick for each minute of a day, from two hosts, with a gap of two hours."""
     for minutes in range(24 * 60 - 1, -1, -1):
         started = now - timedelta(minutes=minutes, seconds=12)
         if 9 * 60 < minutes <= 11 * 60:
@@ -257,9 +257,9 @@ def _effect(now: datetime) -> dict[str, Any]:
 
 
 def _operations(now: datetime, retried: int) -> Iterator[Any]:
-    """Add what operators did: a retry of two runs that died again, a run now, a pause, a decision.
+    """Yield what operators did: two pauses, a cancel, a retry of two runs, and a run by hand.
 
-    The reports are a batch.
+    This includes the row of the pause of a queue, and the batch of the reports.
     """
     acts = (
         ("paused", "definition refresh_cache:lagos", 192, None, None),
@@ -290,7 +290,7 @@ def _closing_month(now: datetime) -> JobRun:
 
 
 def _steps_of_month(now: datetime) -> Iterator[Any]:
-    """Add that run's first attempt, and its steps."""
+    """Yield the first attempt of the run that closes a month, and its steps."""
     begun = now - timedelta(minutes=11)
     yield JobFailure(
         run_id=101, attempt=1, worker="web-1:4711:9be2c0", started_at=begun,
@@ -308,7 +308,7 @@ def _steps_of_month(now: datetime) -> Iterator[Any]:
 
 
 def _ledgers(now: datetime) -> Iterator[Any]:
-    """Add the lines of two ledgers in strict order; one line waits for a retry."""
+    """Yield the runs of two ledgers in strict order; one of them waits for a retry."""
     for number, (user, minutes) in enumerate(((7, 6), (7, 4), (7, 2), (8, 1))):
         at = now - timedelta(minutes=minutes)
         values = {"user_id": user, "text": f"invoice {4711 + number}", "cents": 12900}

@@ -1,4 +1,4 @@
-"""Sending mail by SMTP."""
+"""Send email by SMTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Letter:
-    """A mail, before it is sent."""
+    """An email, before it is sent."""
 
     to: str
     subject: str

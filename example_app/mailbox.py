@@ -1,4 +1,4 @@
-"""A local mail server that keeps all mails, for the demo and the tests."""
+"""A local mail server that keeps all emails, for the demo and the tests."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 
 
 class Mailbox:
-    """A real SMTP server, as a context manager; it can refuse the mails to some addresses.
+    """A real SMTP server, as a context manager; it can refuse the emails to some addresses.
 
     :ivar mails: what arrived, in order.
-    :ivar answers: what to answer to a recipient, once for each entry, instead of taking the mail.
+    :ivar answers: the answers to a recipient, one for each email that is refused.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Mailbox:
         self._controller.stop()
 
     def to(self, address: str) -> list[email.message.EmailMessage]:
-        """Return the mails that arrived for *address*."""
+        """Return the emails that arrived for *address*."""
         return [mail for mail in self.mails if mail["To"] == address]
 
     async def handle_RCPT(
@@ -52,7 +52,7 @@ class Mailbox:
         return "250 OK"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
-        """Keep the mail."""
+        """Keep the email."""
         content = envelope.content
         assert isinstance(content, bytes)
         self.mails.append(email.message_from_bytes(content, policy=email.policy.default))

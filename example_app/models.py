@@ -43,7 +43,7 @@ class Invoice(Base):
 
 
 class Entry(Base):
-    """A line of a user's ledger: money came in, and what they have received since."""
+    """A line of a user's ledger: money that came in, and the sum of all that came in so far."""
 
     __tablename__ = "entries"
 
@@ -77,7 +77,7 @@ class Session(Base):
 
 
 class Figure(Base):
-    """A number for the front page that would be too slow to count at each request."""
+    """A number on the front page, which takes too long to count at each request."""
 
     __tablename__ = "figures"
 

@@ -70,7 +70,7 @@ def mark_paid(invoice_id: int) -> ResponseReturnValue:
         abort(404, "There is no such open invoice.")
     book.enqueue(user.id, f"Invoice {invoice.number}", invoice.cents)
     db.session.commit()
-    flash("Your ledger will have it within a minute.")
+    flash("Your ledger will show the payment within a minute.")
     return redirect(url_for(".home"))
 
 
@@ -83,14 +83,14 @@ def sign_up() -> ResponseReturnValue:
         add_user(SignUp.read(request.form))
     except FormError as error:
         return _sign_up_page(request.form, error.errors), 422
-    flash("Welcome! A mail is on its way to you.")
+    flash("Welcome! An email is on its way to you.")
     return redirect(url_for(".home"))
 
 
 def add_user(form: SignUp) -> User:
-    """Add a user, log them in, and enqueue their mails, all in one transaction.
+    """Add a user, log them in, and enqueue their emails, all in one transaction.
 
-    :raises FormError: another user took the address at the same moment.
+    :raises FormError: another user signed up with the address at the same moment.
     """
     user = User(
         email=form.email,
@@ -103,7 +103,7 @@ def add_user(form: SignUp) -> User:
         db.session.flush()  # Gives the user an id.
     except IntegrityError:
         db.session.rollback()
-        raise FormError({"email": "Somebody signed up with this address."}) from None
+        raise FormError({"email": "Somebody has already signed up with this address."}) from None
     send_welcome.enqueue(user.id)
     enqueue_weekly_report(user)
     auth.start_session(user)

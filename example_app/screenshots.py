@@ -42,9 +42,9 @@ def main() -> None:
     )
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().folder
-    gone = missing()
-    if gone is not None:
-        sys.exit(f"No screenshots: {gone}")
+    reason = missing()
+    if reason is not None:
+        sys.exit(f"No screenshots: {reason}")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as temporary:
@@ -61,9 +61,10 @@ def _take_all(browser: Browser, temporary: Path, folder: Path) -> None:
     with app.app_context():
         lively.fill(db)
     with _served(app) as url:
-        for name, page, most, kinds in _PICTURES:
-            for kind in kinds:
-                _take(browser, f"{url}/{page}", folder / f"{name}-{kind}.png", most, _WIDTHS[kind])
+        for name, page, max_height, devices in _PICTURES:
+            for device in devices:
+                file = folder / f"{name}-{device}.png"
+                _take(browser, f"{url}/{page}", file, max_height, _WIDTHS[device])
 
 
 def _app(database: Path) -> Flask:
@@ -94,17 +95,17 @@ def _served(app: Flask) -> Iterator[str]:
         server.server_close()
 
 
-def _take(browser: Browser, url: str, picture_file: Path, most: int, width: int) -> None:
-    """Save the first *most* pixels of the page at *url*."""
+def _take(browser: Browser, url: str, picture_file: Path, max_height: int, width: int) -> None:
+    """Save the first *max_height* pixels of the page at *url*."""
     set_width(browser, width)
     set_light(browser, "light")
     browser.get(url)
-    picture_file.write_bytes(_packed(picture(browser, most)))
+    picture_file.write_bytes(_packed(picture(browser, max_height)))
     print(picture_file)
 
 
 def _packed(png: bytes) -> bytes:
-    """Return a picture in 256 colors, which takes a third; as it is, without Pillow."""
+    """Return *png* in 256 colors, a third of the size; without Pillow, return it unchanged."""
     if find_spec("PIL") is None:
         return png
     pillow, packed = import_module("PIL.Image"), BytesIO()

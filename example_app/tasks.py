@@ -1,7 +1,7 @@
 """The tasks: what Tally does on a schedule, and what it does in the background.
 
 Two habits make them safe to run again: what might be enqueued twice has an idempotency key, and
-each mail is sent inside `jobs.once`, which knows whether that mail was sent before.
+each email is sent inside `jobs.once`, which knows whether that email was sent before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OFFICE = "America/New_York"
 #: Mail servers are down for minutes, seldom for hours.
 MAIL_RETRY = Retry(max_attempts=10, backoff="exponential", base=30, cap=3600)
 
-#: The mail server takes two mails a second, from all hosts together, and two at once.
+#: The mail server takes two emails a second, from all hosts together, and two at once.
 MAIL_RATE: dict[str, Any] = {"rate": "2/s", "rate_key": "mail", "burst": 2}
 
 
@@ -38,8 +38,8 @@ def send_invoice_reminders() -> dict[str, int]:
     """Remind each customer whose invoice is overdue, once a week.
 
     1. Read everything that is needed.
-    2. End the transaction, so that none is open while mail is sent.
-    3. Send each mail once: a retry continues where the last attempt failed.
+    2. End the transaction, so that none is open while email is sent.
+    3. Send each email once: a retry continues where the last attempt failed.
     """
     # Use the slot's day, not today: a retry after midnight is for the same day.
     day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
@@ -60,9 +60,9 @@ def send_invoice_reminders() -> dict[str, int]:
 
 @jobs.task(schedule="0 1 * * *", timezone=OFFICE, retry=Retry(max_attempts=5, base=2))
 def check_billing_nightly() -> dict[str, int]:
-    """Charge the cards for invoices that are due, each once, and note them as paid.
+    """Charge the cards for invoices that are due, each once, and mark them as paid.
 
-    A worker may die after a charge and before the invoice is noted as paid. Then the next attempt
+    A worker may die after a charge and before the invoice is marked as paid. Then the next attempt
     finds the invoice still unpaid, and `once` finds that its charge is done.
     """
     day = current_run.scheduled_for.astimezone(ZoneInfo(OFFICE)).date()
@@ -104,7 +104,7 @@ def cleanup_nightly() -> dict[str, int]:
 
 @jobs.task(schedule="0 3 * * 6", timezone=OFFICE)
 def plan_weekly_reports() -> None:
-    """Enqueue each user's report for next Monday, unless it is enqueued already, as a batch."""
+    """Enqueue each user's report for next Monday, unless it is already enqueued. It is a batch."""
     week, _ = _next_week(OFFICE)
     key, payload = f"weekly_reports:{week}", {"week": week}
     users = db.session.scalars(select(User).where(User.is_staff.is_(False))).all()
@@ -131,7 +131,7 @@ def enqueue_weekly_report(user: User) -> JobRun:
 
 
 def _next_week(zone: str) -> tuple[str, datetime]:
-    """Return the first day of the week that is next reported on in *zone*, and when."""
+    """Return the first day of the week that the next report in *zone* covers, and its time."""
     monday = Schedule("0 7 * * 1", zone).next_after(datetime.now(timezone.utc))
     assert monday is not None
     first_day = monday.astimezone(ZoneInfo(zone)).date() - timedelta(days=7)
@@ -211,8 +211,8 @@ def close_month(month: str) -> int:
 def month_sums(month: str) -> dict[str, int]:
     """Return the sum of each user's invoices of a month, in cents, by the user's id."""
     first = date.fromisoformat(f"{month}-01")
-    behind = (first + timedelta(days=31)).replace(day=1)
-    of_month = Invoice.issued_on.between(first, behind - timedelta(days=1))
+    next_month = (first + timedelta(days=31)).replace(day=1)
+    of_month = Invoice.issued_on.between(first, next_month - timedelta(days=1))
     sums = select(Invoice.user_id, func.sum(Invoice.cents)).where(of_month)
     rows = db.session.execute(sums.group_by(Invoice.user_id))
     return {str(user_id): int(cents) for user_id, cents in rows}

@@ -20,7 +20,7 @@ def test_demo_plays_twice_and_sends_no_mail_twice(tmp_path: Path) -> None:
     for _ in range(2):
         result = python(*STRICT, "-m", "example_app.demo", "--folder", str(tmp_path))
         assert (result.returncode, result.stderr) == (0, ""), result.stdout + result.stderr
-        assert "9 mails, 0 of them twice." in result.stdout
+        assert "9 emails, 0 of them twice." in result.stdout
         assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", result.stdout)
         assert "succeeded  send_invoice_reminders" in result.stdout
         assert re.search(r"slots of \S+.* were missed", result.stdout)
@@ -42,8 +42,8 @@ def test_demo_on_celery_comes_to_the_same(tmp_path: Path) -> None:
         pytest.skip("redis-server is not installed, and cannot be")
     result = python("-m", "example_app.demo_celery", "--folder", str(tmp_path))
     assert (result.returncode, result.stderr) == (0, ""), result.stdout + result.stderr
-    assert "9 mails, 0 of them twice." in result.stdout
+    assert "9 emails, 0 of them twice." in result.stdout
     assert re.search(r"1,200.00   1,200.00\n.*  800.00   2,000.00\n", result.stdout)
-    assert result.stdout.count("Celery's worker has executed what the tick handed on.") >= 4
+    assert result.stdout.count("Celery's worker has executed what the tick handed over.") >= 4
     assert "send_invoice_reminders" in result.stdout
     assert "succeeded: task send_welcome" in (tmp_path / "worker.log").read_text()

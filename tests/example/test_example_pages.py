@@ -18,10 +18,10 @@ def database_url(sqlite_url: str) -> str:
 
 def test_wrong_sign_up_is_told_what_to_do(tally: Tally, client: FlaskClient) -> None:
     for field, value, sentence in (
-        ("name", " ", "Please give your name"),
-        ("email", "linus@", "Please give an email address"),
-        ("email", "a@b.cd, e@f.gh", "Please give an email address"),
-        ("email", "linus@example.com\nBcc: all@example.com", "Please give an email address"),
+        ("name", " ", "Please enter your name"),
+        ("email", "linus@", "Please enter an email address"),
+        ("email", "a@b.cd, e@f.gh", "Please enter an email address"),
+        ("email", "linus@example.com\nBcc: all@example.com", "Please enter an email address"),
         ("password", "short", "10 characters"),
         ("timezone", "Mars/Olympus", "choose one of the time zones"),
     ):
@@ -57,6 +57,9 @@ def test_add_staff_opens_support_and_jobs(tally: Tally, client: FlaskClient) -> 
     result = runner.invoke(args=["add-staff", "sam@example.com", "--password", PASSWORD])
     assert result.exit_code == 0, result.output
     again = runner.invoke(args=["add-staff", "Sam@example.com", "--password", PASSWORD])
-    assert (again.exit_code, again.output) == (1, "Error: sam@example.com is here already.\n")
+    assert (again.exit_code, again.output) == (
+        1,
+        "Error: sam@example.com has an account already.\n",
+    )
     submit(client, "/login", email="sam@example.com", password=PASSWORD)
     assert client.get("/support").status_code == 200
