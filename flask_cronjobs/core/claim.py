@@ -1,7 +1,7 @@
 """Record outcomes and claim runs: `record_and_claim`.
 
-Every claim statement gets a new token, and each statement by which a worker renews or ends a run
-names it. Once the run has been reclaimed, the token matches no row, so a late write changes
+Every claim statement gets a new token, and each statement with which a worker renews or ends a run
+includes it. Once the run has been reclaimed, the token matches no row, so a late write changes
 nothing. A status, an id or a worker's name alone would not protect the row.
 
 Recording and claiming are two statements in one transaction, so the claim sees what the outcomes

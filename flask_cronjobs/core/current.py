@@ -336,7 +336,7 @@ def _is_handled(error: BaseException) -> bool:
     return False
 
 
-#: Python has it since 3.11.
+#: New in Python 3.11.
 _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 
 

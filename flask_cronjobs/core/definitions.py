@@ -194,7 +194,7 @@ def mark_declared(books: Bookkeeping, ids: Sequence[int], app: str) -> None:
 
 
 def pause(books: Bookkeeping, definition: DefinitionRow) -> bool:
-    """Pause a definition; return False if it is paused, or its row is locked or gone."""
+    """Pause a definition; return False if it was paused already, or its row is locked or gone."""
     now = books.dialect.now
     change = f"UPDATE job_definitions SET paused_at = {now}, updated_at = {now}"
     return _change_unless_locked(books, definition, change, "id = :id AND paused_at IS NULL")
@@ -286,7 +286,7 @@ _NO_SLOT_IN_SECONDS = 100 * 366 * 86_400
 def read_definitions(d: Dialect) -> TextClause:
     """Return the SELECT of `read`."""
     due = f"{SCHEDULED} AND next_run_at <= {d.now}"
-    # The plus keeps SQLite from reading all definitions by id instead of the due ones only.
+    # The plus keeps SQLite from reading all definitions by id instead of only the due ones.
     return text(f"""
     SELECT * FROM (
         SELECT {_columns(d)}, {d.now} AS now FROM job_definitions

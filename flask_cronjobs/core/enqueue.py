@@ -50,7 +50,7 @@ def enqueue_one(
     """Insert one run in ``db.session``; see `Task.enqueue`."""
     row = new_run(task, payload, options, state.settings)
     if options != AS_THE_TASK_SAYS and row.idempotency_key is None:
-        _refuse_about_key(options)
+        _refuse_key_options(options)
     session = state.db.session()
     with _committing(session) if options.commit else nullcontext():
         row.batch_id = batch_of(state, session)
@@ -85,7 +85,7 @@ def enqueue_rows(
         raise TaskError("enqueue_many does not replace runs. Call enqueue for each payload.")
     options = task.with_unique_while(options)
     if task.options.unique is None:
-        _refuse_about_key(options)
+        _refuse_key_options(options)
     session, ids = state.db.session(), RunIds()
     with _committing(session) if options.commit else nullcontext():
         try:
@@ -138,7 +138,7 @@ def _rows(
             raise type(error)(f"payloads[{index}]: {error}") from None
 
 
-def _refuse_about_key(options: EnqueueOptions) -> None:
+def _refuse_key_options(options: EnqueueOptions) -> None:
     """Refuse options that need an idempotency key; call this for runs without one."""
     if options.replace:
         raise TaskError("replace was given without an idempotency_key. Give the key too.")

@@ -174,7 +174,7 @@ class Loop(Protocol):
         """Interrupt the handlers whose interruption was requested."""
 
     def look(self, now: float) -> None:
-        """Update `could_end` of the runs; see `Working`.
+        """Update `could_end` of the runs (see `Working`), and log which handler blocks the loop.
 
         :param now: the current time, by `time.monotonic`.
         """
@@ -192,7 +192,7 @@ def watch(state: State) -> tuple[Watcher, ...]:
 
 
 def is_watched(books: Bookkeeping) -> bool:
-    """Return whether a feature watches the runs of a definition."""
+    """Return whether a feature watches the runs of any definition."""
     for feature in FEATURES:
         if feature.watches:
             statement = f"SELECT id FROM job_definitions WHERE {feature.watches} LIMIT 1"

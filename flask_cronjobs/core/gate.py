@@ -6,12 +6,12 @@ parks the run: it sets the run's ``gate``, which removes the run from the indexe
 Opening the run clears its ``gate``.
 
 The worker that frees a share or a turn opens the next runs, and the claim that parked a run tries
-to open it again, each in a separate statement **after its commit**. Usually, the worker's statement
-(`open_statement`) heads the transaction of its next claim. The worker and the claim both commit
-their write before they look for runs to open, so the one that commits last sees what the other
-wrote. One statement could not do this: a claim may read a run as running while that run ends, and
-park another run behind it, and then nothing would open the parked run. SQLite has one writer, so
-there one transaction records, opens and claims.
+to open it again, each in a separate statement **after its commit**. Usually, the worker sends this
+statement (`open_statement`) just before its next claim, in the same transaction. The worker and the
+claim both commit their write before they look for runs to open, so the one that commits last sees
+what the other wrote. One statement could not do this: a claim may read a run as running while that
+run ends, and park another run behind it, and then nothing would open the parked run. SQLite has one
+writer, so there one transaction records, opens and claims.
 
 A claim parks a run of a full key only behind runs that are running, or that it takes itself, and a
 run in strict order behind any earlier run that has not ended. When one of those runs ends, the runs

@@ -133,7 +133,7 @@ def writing_connection(session: Session) -> Connection:
         try:
             session.flush()
         except InvalidRequestError as error:
-            # Inside a flush, as in a mapper's hook, no other flush is needed.
+            # Inside a flush, for example in a mapper's hook, no other flush is needed.
             if "already flushing" not in str(error):
                 raise
     return session.connection(writing_bind())

@@ -117,9 +117,9 @@ def _insert_or_find(
     """
     results_by_key: dict[str, Inserted] = {}
     are_often_released = any(row.unique_while is not None for row in rows.values())
-    in_order = are_often_released and _can_undo(connection)
+    locks_in_order = are_often_released and _can_unlock_keys(connection)
     while True:
-        with connection.begin_nested() if in_order else nullcontext() as savepoint:
+        with connection.begin_nested() if locks_in_order else nullcontext() as savepoint:
             results = _insert_and_find(connection, rows, ids)
             if len(results) == len(rows):
                 return results_by_key | results
@@ -130,10 +130,10 @@ def _insert_or_find(
         rows = {key: row for key, row in rows.items() if key not in results_by_key}
 
 
-def _can_undo(connection: Connection) -> bool:
-    """Return whether an INSERT locks its keys, and rolling back to a savepoint can unlock them.
+def _can_unlock_keys(connection: Connection) -> bool:
+    """Return whether rolling back to a savepoint unlocks the keys that an INSERT has locked.
 
-    Neither is needed on SQLite, which has no other writer meanwhile. With AUTOCOMMIT, there is no
+    SQLite locks no keys, since it has one writer at a time. With AUTOCOMMIT, there is no
     transaction to roll back.
     """
     driver: Any = connection.connection.dbapi_connection

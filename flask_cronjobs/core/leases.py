@@ -47,8 +47,8 @@ def renewal_window(lease: float) -> float:
     """Return `RENEWAL_SECONDS`, or half of *lease* (in seconds) if that is less.
 
     While the write lock keeps a worker from renewing its leases, the worker treats them as valid
-    for this long after each failed try. It may, since a tick that finds the lock free waits this
-    long before it reclaims.
+    for this long after each failed try. This is safe, since a tick that finds the lock free waits
+    this long before it reclaims.
     """
     return min(RENEWAL_SECONDS, lease / 2)
 
@@ -113,7 +113,7 @@ def look_for_expired(books: Bookkeeping) -> list[Claim]:
             label=row.label,
         )
         for row in rows
-        if isinstance(row.locked_by, str)  # SQLite accepts a blob, which is no token.
+        if isinstance(row.locked_by, str)  # SQLite accepts a blob, which is not a token.
     ]
 
 

@@ -61,9 +61,9 @@ def _values(d: Dialect) -> str:
     """
     ends = f"{_TERMINAL} OR {_ASKED_TO_STOP}"
     # An attempt that was released or snoozed does not count, and the next attempt gets its number.
-    # Attempts up to the number ``forgiven`` are free: when a step ended in the last of them,
-    # ``max_attempts`` was raised by one for each. If this attempt is the last of them, undo that,
-    # or the next attempt would be free, too.
+    # Attempts up to the number ``forgiven`` do not count either: a step ended in the last of them,
+    # and ``max_attempts`` was raised by one for each. If this attempt is that last one, take back
+    # its one: otherwise the next attempt, which gets its number, would not count.
     is_forgiven = f"{_RETURNED} AND job_runs.forgiven = job_runs.attempts"
     replaces_error = "given.kind <> 'released'"
     errors = (

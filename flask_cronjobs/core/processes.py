@@ -26,7 +26,7 @@ from .worker.process_signals import STOP_FROM_PARENT, STOPPING
 from .worker.work_options import WorkOptions
 from .worker.worker import work
 
-#: The exit status of a worker that would fail again, because the tables are missing, say.
+#: The exit status of a worker that would fail again, for example because the tables are missing.
 HOPELESS = 3
 #: Seconds that the last output of handlers may take to be written when a worker ends.
 FLUSH_SECONDS = 3.0
@@ -133,7 +133,7 @@ class _Child:
     """A forked worker.
 
     :ivar number: its number in the pool, from 0.
-    :ivar ended: whether its end of the pipe is closed.
+    :ivar pipe_ended: whether its end of the pipe is closed.
     :ivar orderly: whether it reported its end. Otherwise a handler may have ended it.
     :ivar error: what kept it from its work, as it reported.
     """
@@ -142,7 +142,7 @@ class _Child:
     pid: int
     pipe: int
     unread: bytes = b""
-    ended: bool = False
+    pipe_ended: bool = False
     orderly: bool = False
     error: str | None = None
 
@@ -255,7 +255,8 @@ class _ProcessPool:
         try:
             for stop_signal in STOPPING:  # The parent's handlers would stop the whole pool.
                 signal.signal(stop_signal, lambda number, frame: None)
-            # Close the pipes of the others, so that they see when their parent has ended.
+            # Close the readers of the other workers' pipes, so that a write to one of them fails
+            # once the parent has ended.
             for key in self._selector.get_map().values():
                 os.close(key.data.pipe)
             self._selector.close()
@@ -278,7 +279,7 @@ class _ProcessPool:
 
     def _listen(self) -> None:
         """Wait a moment for reports from the workers, and read them."""
-        soon = any(child.ended for child in self._children)
+        soon = any(child.pipe_ended for child in self._children)
         for key, _ in self._selector.select(CHECK_SOON_SECONDS if soon else CHECK_SECONDS):
             self._read(key.data)
 
@@ -290,7 +291,7 @@ class _ProcessPool:
             return False
         if not chunk:
             self._selector.unregister(child.pipe)
-            child.ended = True
+            child.pipe_ended = True
             return False
         *lines, child.unread = (child.unread + chunk).split(b"\n")
         for line in lines:
@@ -314,9 +315,9 @@ class _ProcessPool:
             pid, status = child.pid, 0
         if pid == 0:
             return
-        while not child.ended and self._read(child):
+        while not child.pipe_ended and self._read(child):
             pass
-        if not child.ended:
+        if not child.pipe_ended:
             self._selector.unregister(child.pipe)
         os.close(child.pipe)
         self._children.remove(child)

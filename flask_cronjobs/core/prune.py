@@ -138,19 +138,19 @@ def prune(books: Bookkeeping, settings: Settings, counted: Counted | None = None
     :param counted: called with the number of runs in the transactions that delete them.
     """
     d = books.dialect
-    kinds = [
+    prunings = [
         _prune_runs(books, kind, settings, counted)
         if kind.table == "job_runs"
         else _prune_rows(books, kind, settings, counted)
         for kind in (*growing(), OPERATIONS)
     ]
-    while kinds:
+    while prunings:
         runs = 0
-        for kind in tuple(kinds):
+        for pruning in tuple(prunings):
             began = time.monotonic()
-            deleted = next(kind, None)
+            deleted = next(pruning, None)
             if deleted is None:
-                kinds.remove(kind)
+                prunings.remove(pruning)
             runs += deleted or 0
             if d.one_writer:
                 time.sleep(min(time.monotonic() - began, _REST_SECONDS))
@@ -243,7 +243,7 @@ def _prune_rows(
     """Delete old rows of another table; yield the numbers of runs that were deleted with them.
 
     The rows are found by a separate query, so that only the DELETE needs SQLite's write lock. This
-    is safe, since a row that may be deleted stays so. Rows that may not be deleted are skipped.
+    is safe, since a row that may be deleted now may also be deleted later. Other rows are skipped.
     """
     d, parameters = books.dialect, _parameters(books.dialect, settings)
     statement = _delete_owners(d, kind) if kind.runs_by else delete(d, kind.table)

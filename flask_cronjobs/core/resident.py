@@ -1,4 +1,4 @@
-"""``flask jobs work``: a process that keeps running and does the work of ticks from crontab.
+"""``flask jobs work``: a process that keeps running, in place of ticks from crontab.
 
 Every minute, one worker of each process pool also does the work that a tick does before and after
 performing runs. It does this in a separate thread.
@@ -122,7 +122,7 @@ class ResidentMinutes(threading.Thread):
         while (seconds_left := until - time.monotonic()) > 0:
             if self._stopped.wait(min(seconds_left, CHECK_SECONDS)):
                 return
-            self._tries(self._look)
+            self._tries(self._update_row)
 
     def _tries(self, step: Callable[[], None]) -> bool:
         """Call *step*; return False if the database had trouble that may pass.
@@ -166,7 +166,7 @@ class ResidentMinutes(threading.Thread):
         # The host's clock may have been set back in the meantime.
         return min(seconds_left, MINUTE + AFTER_MINUTE_SECONDS)
 
-    def _look(self) -> None:
+    def _update_row(self) -> None:
         """Record in the row that its work is done, and whether the worker listens for NOTIFY.
 
         Otherwise, health checks would see the work only when the minute has passed, and no enqueue

@@ -178,7 +178,7 @@ _LITE_SESSIONS = "_sqlalchemy_sessions"
 class PlainSQLAlchemy(_Scoped):
     """SQLAlchemy without an extension, from what the app passes to `CronJobs`.
 
-    :param app: if the session's scope is an app context, it is removed when the context ends.
+    :param app: removes the session at the end of each app context, if that is the session's scope.
     :raises SetupError: the session or the engine is missing, or has another type.
     """
 
@@ -195,7 +195,7 @@ class PlainSQLAlchemy(_Scoped):
         super().__init__(SimpleNamespace(session=scoped))
         self._engine = engine
         self.metadata: Collection[MetaData] = [] if metadata is None else [metadata]
-        self.side_by_side: bool = _is_one_of_each_context(app, scoped)
+        self.side_by_side: bool = _is_scoped_to_context(app, scoped)
         self.ends_with_context: bool = self.side_by_side
         if self.side_by_side:
             app.teardown_appcontext(self._remove)
@@ -229,7 +229,7 @@ def _named(value: object) -> str:
     return "missing" if value is None else f"a {type(value).__name__}"
 
 
-def _is_one_of_each_context(app: Flask, session: scoped_session[Session]) -> bool:
+def _is_scoped_to_context(app: Flask, session: scoped_session[Session]) -> bool:
     """Return whether the scope of *session* is the app context; by default it is the thread."""
     scope: Callable[[], object] | None = getattr(session.registry, "scopefunc", None)
     if scope is None:

@@ -84,7 +84,7 @@ def _has_alembic_table(engine: Engine) -> bool:
 
 
 def is_in_memory(engine: Engine) -> bool:
-    """Return whether *engine* has only one connection for all, as with SQLite in memory."""
+    """Return whether *engine* keeps one connection, or one per thread, as with SQLite in memory."""
     return isinstance(engine.pool, (StaticPool, SingletonThreadPool))
 
 

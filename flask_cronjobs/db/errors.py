@@ -73,7 +73,7 @@ def still_locked(row: str) -> StateConflict:
 
 
 class LockWait:
-    """How long an operator's writes still wait for locked rows.
+    """Limits how long an operator's writes wait for locked rows.
 
     Only the pauses count, not the tries between them.
     """

@@ -118,7 +118,7 @@ _OURS = re.compile(r"\bjob_[a-z]+(?:_id_seq)?\b")
 
 
 def missing_right(error: Any, engine: Engine) -> str | None:
-    """Return how to grant the right whose lack raised *error*; None if that is unknown.
+    """Return how to grant the missing right that caused *error*; None if that is unknown.
 
     The text of the error may be in another language, so this searches it only for names.
 

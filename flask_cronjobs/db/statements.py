@@ -59,8 +59,8 @@ def keep_plans(driver: Any) -> None:
     Both are sent at once and form one transaction, so no round trip is added. Without pipelines,
     which need libpq 14, the planner stays free to choose.
 
-    BEGIN and COMMIT are sent with it, too, if a single statement would have another isolation
-    level. A session setting would not do, since a pooler would pass it on to the app.
+    BEGIN and COMMIT are sent, too, if a single statement would have another isolation level. A
+    session setting would not do, since a pooler would pass it on to the app.
 
     Planning a claim takes ten times as long as running it, so its plan is kept as a prepared
     statement, unless the app has turned those off or a pooler is in between, which may not support

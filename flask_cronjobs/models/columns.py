@@ -104,7 +104,7 @@ class StoredJSON(TypeDecorator[Any]):
         return type_coerce(UnaryExpression(column, operator=_AS_IT_IS), self)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
-        """Return the type of the other operand of *op*; the index of a path is not JSON."""
+        """Return the type of the other operand of *op*, which is not JSON if it is a key."""
         return self.impl_instance.coerce_compared_value(op, value)
 
 

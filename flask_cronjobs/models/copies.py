@@ -174,6 +174,6 @@ def _plain_json(dialect_name: str) -> JSON:
     from sqlalchemy.dialects.postgresql import JSONB
 
     json_type = JSONB()
-    # DDL does not need it, and Alembic writes it without its module if another bind comes last.
+    # DDL does not need this, and Alembic writes it without its module if another bind comes last.
     json_type.astext_type = cast("Any", None)
     return json_type

@@ -1,4 +1,4 @@
-"""The base of the mapped classes, and the classes for attempts, steps, operators and ticks."""
+"""The base of the mapped classes, and the classes of attempts, steps, actions, rates and ticks."""
 
 from __future__ import annotations
 
@@ -239,7 +239,8 @@ class JobTick(Base):
     version: Mapped[str | None]
     """The version of Flask-CronJobs and, after a space, the server that started the worker."""
     findings: Mapped[JSON] = mapped_column(JSONType, nullable=True)
-    """The ids of the findings that were sent to the webhook; null without one, or if it failed."""
+    """The ids of the open findings, all of which the webhook has received; null without a webhook,
+    or if sending failed."""
     recorded: Mapped[int] = mapped_column(server_default=text("0"))
     """Runs inserted for due slots."""
     skipped: Mapped[int] = mapped_column(server_default=text("0"))

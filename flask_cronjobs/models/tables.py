@@ -234,8 +234,8 @@ class JobRun(Base):
         return f"<JobRun {' '.join(facts)}>"
 
 
-# These are outside the class, where columns can be used: on SQLite, Alembic silently omits an index
-# whose expressions are texts.
+# These are outside the class, since columns can be used only there: on SQLite, Alembic silently
+# omits an index whose expressions are texts.
 partial(
     "ix_job_runs_ready",
     *(JobRun.priority.desc(), JobRun.run_at, JobRun.id),

@@ -218,9 +218,9 @@ class _Walk:
             at = stop
 
     def _change(self, at: int, offset: int, end: int) -> int:
-        """Return the instant at which *offset* ends, but at most a day after *at*, or *end*.
+        """Return when *offset* ends, or *end* or a day after *at* if that is earlier.
 
-        No zone has ever kept an offset for less than six days, so a day has at most one change.
+        No zone has ever kept an offset for less than three days, so a day has at most one change.
         """
         low, high = at, min(at + DAY, end)
         if _offset(self.zone, high) == offset:

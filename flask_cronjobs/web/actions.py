@@ -17,7 +17,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
 from ..core.app_state import State, state_of
-from ..core.tasks.payload import check_typed
+from ..core.tasks.payload import check_typed_text
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
 from ..features.typed import forms
 from ..insights import effects
@@ -253,7 +253,7 @@ def _typed_payload() -> dict[str, object] | None:
     if typed is None:
         return None
     limit = state_of().settings.max_payload_bytes
-    check_typed(typed, limit)
+    check_typed_text(typed, limit)
     try:
         payload = dict[str, object](json_object(stored_json(typed.strip() or "{}")))
     except ValueError as error:

@@ -19,7 +19,7 @@ from .rate import Rate, read_rate
 from .retry import RetryPolicy, retry_policy
 from .validation import options_go_before
 
-#: How many characters a concurrency key may have: it is part of an index.
+#: How many characters a key may have: keys are parts of indexes.
 KEY_CHARACTERS = 500
 #: How many characters a label may have: it is one cell of a list.
 LABEL_CHARACTERS = 120
@@ -29,8 +29,8 @@ SHOWN = 60
 
 #: How to fix an argument that is missing because a decorator supplies it.
 _GIVEN_BY_DECORATOR = (
-    ". If a decorator supplies it, give the decorator's inner function only the arguments that it "
-    "does not supply: def inner(n) instead of def inner(*args, **kwargs)"
+    ". If a decorator supplies it, give the decorator's inner function only the parameters that "
+    "callers must supply: def inner(n) instead of def inner(*args, **kwargs)"
 )
 
 
@@ -44,9 +44,9 @@ class DeclaredTask:
     :ivar arguments: how its arguments are stored and read.
     :ivar concurrency_limit: how many runs of one concurrency key may run at once; None: no limit.
     :ivar rate: the rate at which attempts of one rate key may begin; None: no limit.
-    :ivar fills: whether an option is filled in from each payload: a key or a label.
-    :ivar policies: the values that all of its runs share unless a call overrides them. The keys
-        are apps' default numbers of attempts; `new_run` adds an entry when it is first needed.
+    :ivar fills: whether a key or a label is filled in from each payload.
+    :ivar policies: the values that all of its runs share unless a call overrides them, for each
+        default number of attempts that an app has. `new_run` adds them when they are first needed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class DeclaredTask:
         self.policies: dict[int, dict[str, object]] = {}
         self.arguments: Arguments = arguments or Arguments(func)
         self._signature = self.arguments.signature
-        self._is_passed_on = named_by(func) is not func
+        self._is_wrapper = named_by(func) is not func
         parameters = self._signature.parameters.values()
         self.named: frozenset[str] = frozenset(p.name for p in parameters if p.kind in _NAMED)
         self._in_order = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -99,7 +99,7 @@ class DeclaredTask:
             message = cut(str(error), SHOWN * 3)
             others = self._other_unknown(kwargs, message)
             advice = options_go_before(self.name, kwargs.keys() - self.named)
-            if self._is_passed_on and message.startswith("missing"):
+            if self._is_wrapper and message.startswith("missing"):
                 advice += _GIVEN_BY_DECORATOR
             raise TypeError(f"{self.name}() {message}{others}{advice}") from None
         arguments = dict(bound.arguments)
@@ -116,7 +116,7 @@ class DeclaredTask:
         return self._required <= names.keys() <= self.named
 
     def _other_unknown(self, names: Iterable[str], message: str) -> str:
-        """Return a text on the unknown arguments that *message*, which is Python's, leaves out."""
+        """Return a text that names the unknown arguments that Python's *message* leaves out."""
         parameters = self._signature.parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             return ""

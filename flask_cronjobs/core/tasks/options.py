@@ -158,7 +158,7 @@ def _text(most: int) -> Kind:
 
 
 def _key(most: int) -> Kind:
-    """Return the kind of texts without arguments in braces, which nothing would fill in."""
+    """Return the kind of texts without arguments in braces, since nothing would fill these in."""
     text = _text(most)
     return Kind(
         lambda value: is_key(value, most) and not ("{" in value and _UNFILLED().search(value)),

@@ -100,7 +100,7 @@ def check_size(value: object, limit: int, name: str) -> None:
         remaining.extend(members)
 
 
-def check_typed(text: str, limit: int) -> None:
+def check_typed_text(text: str, limit: int) -> None:
     """Check that *text*, which a person typed, is not far too long for JSON of *limit* bytes.
 
     :raises PayloadError: *text* is too long.
@@ -193,7 +193,7 @@ def _own_fault(value: object) -> str | None:
 
 
 def refusal(value: object) -> str | None:
-    """Return why *value* is refused although it looks plain, such as a proxy of the request."""
+    """Return why *value* is refused if it is a proxy, a `MultiDict` or a row; otherwise None."""
     kind = type(value)  # A proxy says that it is an instance of what it stands for.
     if issubclass(kind, LocalProxy):
         return (

@@ -1,4 +1,4 @@
-"""Decide whether a failed run is retried, and after which delay."""
+"""Decide whether a failed run is retried, and after what delay."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Retry:
     :param backoff: how the delay grows: ``"exponential"`` (1, 2, 4, 8 … times *base*), ``"linear"``
         (1, 2, 3 …), ``"quadratic"`` (1, 4, 9 …) or ``"fixed"``.
     :param base: seconds before the second attempt.
-    :param cap: seconds that no delay exceeds.
+    :param cap: the longest delay, in seconds.
     :param jitter: choose each delay at random between half of it and all of it, so that runs that
         failed together are not retried together.
     :param on: retry only these exceptions; after any other one, the run is dead at once. A lost
@@ -153,7 +153,7 @@ def _attempts(number: int) -> Retry:
 def check_retry(retry: Retry | RetryCallable | int | bool | None) -> None:
     """Check a task's ``retry=``.
 
-    :raises TaskError: it is no policy, or it is a callable that does not take two arguments.
+    :raises TaskError: it is not a policy, or it is a callable that does not take two arguments.
     """
     policy = retry_policy(retry, 10)
     if not isinstance(policy, CallableRetry):

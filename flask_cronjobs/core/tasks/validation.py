@@ -63,7 +63,7 @@ _OTHER_NAMES = {
 
 
 def written_instead(where: str, name: str) -> str | None:
-    """Return what to write instead of *name*; None if no other package uses that name.
+    """Return what to write instead of *name*; None if there is no advice for it.
 
     :param where: ``task``, ``using`` or ``method``.
     """
@@ -76,7 +76,7 @@ def written_instead(where: str, name: str) -> str | None:
 
 #: Options of a task; those that ``using`` does not take cannot be overridden for a single run.
 _OF_TASKS = {*TaskOptions._fields, "schedule", *SCHEDULE_OPTIONS} - {"payload"}
-#: Options that have no effect without another one, with that one and an example of it.
+#: Options that have no effect without another option, each with that option and an example of it.
 _NEEDS = {
     "rate_key": ("rate", "rate='100/minute'"),
     "burst": ("rate", "rate='100/minute'"),
@@ -280,7 +280,7 @@ def check_access(authorize: object, actor: object) -> None:
 def answering(keywords: Collection[str], where: str) -> Callable[[M], M]:
     """Make a method say what to write instead of a misspelled keyword, or one of another package.
 
-    :param keywords: the keywords that it has.
+    :param keywords: the keywords that it takes.
     :param where: the same as for `written_instead`.
     """
 

@@ -108,9 +108,10 @@ POLL_SECONDS = 0.25
 #: Seconds between two polls of a worker that NOTIFY wakes. They find due retries and missed
 #: notifications.
 LISTENING_POLL_SECONDS = 2.0
-#: If a pooler lets no NOTIFY through, a worker waits between two polls for the time since its last
-#: run divided by this, but at least `POLL_SECONDS` and at most `LISTENING_POLL_SECONDS`. So a quiet
-#: worker does not keep the server busy.
+#: If no NOTIFY can wake a worker, for example behind a pooler, its pause between two polls grows
+#: while it finds no run: it is the time since its last run divided by this, but at least
+#: `POLL_SECONDS` and at most `LISTENING_POLL_SECONDS`. So a quiet worker does not keep the server
+#: busy.
 QUIET_DIVISOR = 8
 #: Seconds that the keeper waits for outcomes before it looks for more runs, if its last claim got
 #: fewer than its limit. So the first handler is not delayed, and one statement records and claims.

@@ -25,8 +25,8 @@ _ID = attrgetter("id")
 LATE_SECONDS = 1.0
 #: Seconds between two searches of an idle worker for parked runs that were never opened.
 SEARCH_SECONDS = 1.0
-#: The number of runs that a claim looks at beyond its limit, if the last claim got fewer than its
-#: limit, since some were parked or blocked.
+#: The number of runs that a claim reads beyond its limit, if the previous one got fewer runs than
+#: its limit because some were parked or blocked.
 BEYOND_RUNS = 500
 #: Seconds for which claims skip runs that were blocked, if they find others.
 SKIP_SECONDS = 0.5
@@ -128,7 +128,7 @@ class Openings:
     def open_left_parked(self) -> bool:
         """Open some parked runs that were never opened; return whether any were opened.
 
-        A worker calls this when it finds no run. It does something at most once a second.
+        A worker calls this when it finds no run. It searches at most once a second.
         """
         if not self._searched.ready():
             return False

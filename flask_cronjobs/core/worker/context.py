@@ -258,5 +258,5 @@ def _leave(
     error: BaseException | None,
     stack: TracebackType | None,
 ) -> None:
-    """Leave *manager*, but do not let it swallow the error: the run would count as succeeded."""
+    """Leave *manager*, but do not let it swallow the error, or the run would succeed."""
     manager.__exit__(kind, error, stack)

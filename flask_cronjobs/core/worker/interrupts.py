@@ -9,7 +9,7 @@ the lease was lost       LeaseLost    the keeper, `RunMonitor`    none: it is no
 an operator cancelled it Cancelled    the keeper, `RunMonitor`    cancelled
 the worker must stop     ShuttingDown the keeper, `RunMonitor`    released, not counted
 the keeper has died      LeaseLost    the keeper, `RunMonitor`    none: it is not recorded
-it died before the call  ShuttingDown the runner                  none: it is not recorded
+keeper died before call  ShuttingDown the runner                  none: it is not recorded
 ======================== ============ =========================== =========================
 
 `outcomes.failure` turns the exception into the outcome. If the handler does not end, the keeper

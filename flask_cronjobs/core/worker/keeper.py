@@ -228,7 +228,8 @@ class Keeper(threading.Thread):
         if self._held_runs.woken:
             self._pace.note_wake()
         elif outcomes:
-            self._pace.exhausted = False  # A worker that has become idle may claim retries, too.
+            # If the worker is idle now, a claim may also take retries, so it may find more runs.
+            self._pace.exhausted = False
 
     def _decide(self) -> Decision:
         """Return what to do now."""

@@ -131,7 +131,7 @@ def _has_rate(state: State, claim: Claim) -> bool:
 
 
 def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
-    """Return *outcome* with *error* and its stack, where they can be read."""
+    """Return *outcome* with *error* and its stack, if they can be read."""
     with suppress(Exception):  # An exception's attributes may be code that raises.
         if not isinstance(error, (RetryLater, TimedOut)):
             outcome = outcome._replace(stack=stack_text(error))
@@ -140,7 +140,7 @@ def _with_exception(outcome: Outcome, error: BaseException) -> Outcome:
 
 
 def _without_our_frames(error: BaseException) -> BaseException:
-    """Return *error* so that it may be kept: its traceback begins in the app's code.
+    """Return *error* in a form that may be kept: its traceback begins in the app's code.
 
     Our own frames hold the run and its app context, so those before the first frame of other code
     are dropped. If a teardown raised, that frame belongs to the teardown, not to the handler.

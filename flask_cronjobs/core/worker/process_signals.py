@@ -28,7 +28,7 @@ _signal: Any = import_module("_signal")
 CHECK_SECONDS = 0.001
 #: How a parent passes SIGTERM on to its workers. A service manager sends SIGTERM to a whole group
 #: of processes. So if the parent sent SIGTERM, too, workers would get it twice, and the second one
-#: ends a worker at once.
+#: would end them at once.
 STOP_FROM_PARENT: signal.Signals = getattr(signal, "SIGUSR1", signal.SIGTERM)
 #: SIGHUP, which is sent when a terminal is closed; empty if SIGHUP is ignored, as under nohup, or
 #: if the app handles it. It may come twice, from the shell and from the system, so it never ends a

@@ -24,7 +24,7 @@ class Limits(NamedTuple):
     """The limits at which a resident worker ends and a fresh one replaces it; None: no limit.
 
     :ivar runs: the number of runs that the worker claims.
-    :ivar memory: the resident memory that it may hold, in MB. It finishes one run at least.
+    :ivar memory: the resident memory that it may hold, in MB. It finishes at least one run.
     """
 
     runs: int | None = None
@@ -40,7 +40,7 @@ class Limits(NamedTuple):
 
 
 def peak_megabytes() -> float:
-    """Return the most resident memory that this process has held, in MB."""
+    """Return the peak resident memory of this process, in MB."""
     import resource  # Windows lacks it.
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / _OF_A_MB
@@ -52,7 +52,7 @@ class WorkOptions(NamedTuple):
     :ivar worker: the worker's name, ``host:pid``; its tokens begin with it.
     :ivar until: the time, by `time.monotonic`, after which only a first claim is made.
     :ivar max_runs: the maximum number of runs that a worker without `limits` claims; None: no
-        maximum. A thread beside it may claim as many to hand them over.
+        maximum. A thread beside it may claim the same number again to hand them over.
     :ivar resident: whether the worker stays and waits when no run can be claimed.
     :ivar limits: the limits at which it ends and its parent forks another.
     :ivar beside: functions that make the threads beside its runs; in a pool, only the first worker

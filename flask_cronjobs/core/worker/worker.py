@@ -67,7 +67,7 @@ def work(state: State, options: WorkOptions, handle_signals: bool = False) -> Co
             stack.callback(thread.end)
         _perform(keeper, runner)
     if runner.context.interrupted is not None:
-        # Free the frames once more: one can be freed only after it has ended, and all have now.
+        # Free the frames again: a frame can be freed only after it has ended, and now all have.
         free_frames(runner.context.interrupted)
         raise runner.context.interrupted
     if flag.error is not None:

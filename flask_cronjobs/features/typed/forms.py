@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...core.tasks.arguments import Arguments
-from ...core.tasks.payload import check_size, check_typed
+from ...core.tasks.payload import check_size, check_typed_text
 from ...errors import PayloadError
 from ...types import JSON
 from .arguments import codec_for
@@ -54,7 +54,7 @@ def read(arguments: Arguments, name: str, text: str, limit: int = 1 << 30) -> ob
 
 
 def _read(codec: Codec, text: str, name: str, limit: int = 1 << 30) -> object:
-    check_typed(text, limit)
+    check_typed_text(text, limit)
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
