@@ -44,7 +44,8 @@ class Kind:
     ) -> None:
         """Check that *value* of the option *name* is accepted.
 
-        :raises TaskError: it is not. With *error*, that is raised instead.
+        :param error: the exception to raise.
+        :raises TaskError: it is not accepted, and *error* names no other exception.
         """
         if not self.fits(value):
             value_text = "not valid" if self.is_secret else repr(value)
@@ -155,7 +156,7 @@ _EXECUTORS = Kind(
     _are_executors,
     "queues and their executor, such as {'reports': 'celery'}: the names of queues, each with "
     "'celery'",
-    is_secret=True,  # It may be a URL with a password.
+    is_secret=True,  # A wrong value may be a URL with a password.
     read=dict,
 )
 
@@ -215,7 +216,8 @@ class Settings:
     least 60, since ticks come once a minute."""
 
     health_overdue: float = _setting(_seconds(1, 30 * DAY), 10 * MINUTE)
-    """``CRONJOBS_HEALTH_OVERDUE``: if a run is overdue for this long, health answers 503."""
+    """``CRONJOBS_HEALTH_OVERDUE``: if a run that could run has waited longer than this, health
+    answers 503."""
 
     url_prefix: str | None = _setting(_or_none(_PATH), "/jobs")
     """``CRONJOBS_URL_PREFIX``: the path of the pages; with ``None`` there are none."""

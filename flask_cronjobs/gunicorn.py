@@ -6,7 +6,7 @@ or import its hooks into your own::
     from flask_cronjobs.gunicorn import *
 
 If your configuration has `when_ready`, `on_reload` or `on_exit`, both hooks are called. If it has
-`nworkers_changed`, call ours from yours: it combines the others.
+`nworkers_changed`, call ours from yours, since ours combines the other hooks.
 
 The command uses the app that gunicorn serves, or ``FLASK_APP`` if it is set. Set its options in the
 environment, such as ``FLASK_JOBS_WORK_MAX_MEMORY=512``.

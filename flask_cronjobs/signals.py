@@ -41,29 +41,32 @@ since the parent also reads from its workers.
 _signals = Namespace()
 
 run_started: NamedSignal = _signals.signal("run-started")
-"""A handler is about to be called; ``claim``."""
+"""A handler is about to be called. The receiver gets ``claim``."""
 
 run_succeeded: NamedSignal = _signals.signal("run-succeeded")
-"""A run succeeded, and this is recorded; ``outcome``."""
+"""A run succeeded, and this is recorded. The receiver gets ``outcome``."""
 
 run_failed: NamedSignal = _signals.signal("run-failed")
-"""An attempt failed and the run will be retried; ``outcome``, with its ``exception``."""
+"""An attempt failed, and the run will be retried. The receiver gets ``outcome``, which has the
+``exception``."""
 
 run_dead: NamedSignal = _signals.signal("run-dead")
-"""A run failed and will not be retried; ``outcome``, with its ``exception``."""
+"""A run failed and will not be retried. The receiver gets ``outcome``, which has the
+``exception``."""
 
 run_cancelled: NamedSignal = _signals.signal("run-cancelled")
-"""A run was cancelled by an operator or discarded by its handler; ``outcome``, whose token is empty
-if no worker held the run."""
+"""A run was cancelled by an operator or discarded by its handler. The receiver gets ``outcome``,
+whose token is empty if no worker held the run."""
 
 lease_lost: NamedSignal = _signals.signal("lease-lost")
-"""An outcome was dropped because the lease had ended and the run was reclaimed; ``outcome``."""
+"""An outcome was dropped because the lease had ended and the run was reclaimed. The receiver gets
+``outcome``."""
 
 slot_skipped: NamedSignal = _signals.signal("slot-skipped")
-"""One slot or several consecutive ones were recorded as skipped; ``slot``."""
+"""One slot or several consecutive ones were recorded as skipped. The receiver gets ``slot``."""
 
 tick_finished: NamedSignal = _signals.signal("tick-finished")
-"""A tick ended, or a minute of a resident worker; ``report``."""
+"""A tick ended, or a minute of a resident worker. The receiver gets ``report``."""
 
 #: The log level and the signal of each kind of outcome.
 _OUTCOMES: dict[str, tuple[int, NamedSignal | None]] = {

@@ -88,7 +88,7 @@ def discard(ids: tuple[int, ...], which: RunFilter, yes: bool) -> None:
 @click.argument("run_id", metavar="ID", type=Id())
 @click.option("--payload", type=json_object, metavar="JSON", help="Give it other arguments.")
 def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
-    """Queue a new run like the run ID, due now."""
+    """Queue a new run like run ID, due now."""
     with _explained():
         new_id = run_again(state_of(), run_id, payload, actor())
     text = f"Queued run {new_id}, like run {run_id}. The next tick runs it."

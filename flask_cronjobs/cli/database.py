@@ -68,7 +68,7 @@ def init(force: bool) -> Answer:
 @set_up("prune", "flask jobs admin prune --dry-run")
 @click.option("--dry-run", is_flag=True, help="Count the runs, but delete nothing.")
 def prune(dry_run: bool) -> Answer:
-    """Delete runs older than their retention. Each tick deletes a few, too."""
+    """Delete runs older than their retention. Ticks also delete them, a few at a time."""
     state = state_of()
     number = prune_all(state, dry_run=True)
     if not dry_run:

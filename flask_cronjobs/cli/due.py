@@ -49,7 +49,7 @@ def print_due(state: State, queues: tuple[str, ...], as_json: bool) -> None:
 
 
 def print_idle(state: State, queues: tuple[str, ...], put: Callable[[str], None]) -> None:
-    """Print what will be due next, or how many due runs an idle tick has not run."""
+    """Print what will be due next, or how many due runs an idle tick left."""
     with _printing_in_zone_of(state), reading(state) as reader:
         number, following = due(reader, queues).runs, _following(reader)
     if number:

@@ -18,8 +18,8 @@ from flask.cli import AppGroup, FlaskGroup
 from ..errors import CronJobsError
 from ..text import clean, one_line, similar_names
 
-#: The errors of writing to a full disk or to a closed terminal.
-_TAKES_NO_MORE = (errno.ENOSPC, errno.EFBIG, errno.EIO)
+#: The error numbers of a write to a full disk or to a closed terminal.
+_UNWRITABLE = (errno.ENOSPC, errno.EFBIG, errno.EIO)
 #: The settings of a group and of all its commands.
 _SETTINGS = {"help_option_names": ["-h", "--help"]}
 
@@ -65,7 +65,7 @@ class JobsGroup(AppGroup):
         try:
             return super().invoke(ctx)
         except OSError as error:
-            if error.errno not in _TAKES_NO_MORE or error.filename is not None:
+            if error.errno not in _UNWRITABLE or error.filename is not None:
                 raise
             from .terminal import leave
 

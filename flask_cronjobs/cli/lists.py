@@ -167,7 +167,7 @@ def _show(batch: BatchView, now: datetime) -> None:
 )
 @click.option("--done", metavar="KEY", help="Mark the effect as done.")
 @click.option(
-    "--redo", metavar="KEY", help="Mark the effect as not done, so that it is done again."
+    "--redo", metavar="KEY", help="Mark the effect as not done, so that the next call does it."
 )
 @click.option("--all", "everything", is_flag=True, help="Also list effects that are done.")
 def effects(
@@ -200,9 +200,9 @@ def _list_effects(everything: bool, limit: int, before: int | None) -> Answer:
 
 @look_at_list("operations", "flask jobs admin operations", limit=20)
 def operations(limit: int, before: int | None) -> Answer:
-    """List the operations of users, newest first.
+    """List the changes that operators made, newest first.
 
-    Each change that an operator makes is recorded, and kept for a year.
+    Each change is recorded, and kept for a year.
     """
     page = list_operations(state_of(), before, limit)
     headers = ("ID", "WHEN", "BY", "WHAT", "RUNS", "TARGET")

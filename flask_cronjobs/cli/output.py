@@ -194,19 +194,19 @@ def listing(
         for line in filter(None, (_next(page), note)):
             click.echo(line, err=True)
 
-    return Answer({name: page.rows, **others, _behind(): page.next}, show)
+    return Answer({name: page.rows, **others, _next_option(): page.next}, show)
 
 
 def _next(page: Page[Any]) -> str:
     """Return the command for the next page, or the number of rows if only some are shown."""
     if page.next is not None:
-        word = "Older" if _behind() == "before" else "More"
-        return f"{word}: {this_command(**{_behind(): page.next})}"
+        word = "Older" if _next_option() == "before" else "More"
+        return f"{word}: {this_command(**{_next_option(): page.next})}"
     cut = page.cut("row")
     return f"These are {cut}." if cut else ""
 
 
-def _behind() -> str:
+def _next_option() -> str:
     """Return the option of this command that continues after a page: ``after`` or ``before``."""
     return "after" if "after" in click.get_current_context().params else "before"
 

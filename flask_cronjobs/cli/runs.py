@@ -47,7 +47,7 @@ from .terminal import paint
 _WIDE = ("QUEUE", "DUE", "TOOK", "WORKER")
 #: Seconds between two checks of the run.
 POLL_SECONDS = 1.0
-#: The exit status for each outcome; if a run takes too long, the one of the command ``timeout``.
+#: The exit status for each final status. For a timeout, it is that of the command ``timeout``.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
 #: Seconds that the search for a page may take.

@@ -43,7 +43,7 @@ def write(stream: TextIO, text: str, within: float) -> bool:
 
 
 def is_read(stream: TextIO, within: float) -> bool:
-    """Return whether *stream* can be written to, or will be within *within* seconds."""
+    """Return whether *stream* accepts output, now or at most *within* seconds later."""
     number = file_number(stream)
     try:
         return number is None or bool(select.select([], [number], [], within)[1])

@@ -32,7 +32,7 @@ from .tick import printing, queues_option, workers_option
     "--max-memory",
     type=click.IntRange(1),
     metavar="MB",
-    help="Replace a worker once its resident memory has exceeded MB.",
+    help="Replace a worker once its resident memory has exceeded MB megabytes.",
 )
 @click.option(
     "--max-runs", type=click.IntRange(1), metavar="N", help="Replace a worker after N runs."

@@ -95,7 +95,7 @@ def waiting_groups(reader: Reader) -> list[Waiting]:
 
 
 class Backlog(NamedTuple):
-    """The number of waiting runs of a queue, of those that are due, and since when.
+    """The number of waiting runs of a queue, the number of due ones, and the first due time.
 
     :ivar oldest: the due time of the first due run; None if none is due.
     """
@@ -136,7 +136,7 @@ COUNTED = 10_000
 
 
 def overdue(reader: Reader) -> list[Query]:
-    """Return SELECTs of this app's runnable runs that are overdue by `CRONJOBS_HEALTH_OVERDUE`.
+    """Return SELECTs of this app's runnable runs that are overdue.
 
     1. Runs that are ready, unless their concurrency key is at its limit.
     2. If runs wait for their rate, those that the rate would have let begin by then.
@@ -144,11 +144,11 @@ def overdue(reader: Reader) -> list[Query]:
     """
     before = reader.now - timedelta(seconds=reader.state.settings.health_overdue)
     due = select(RUNS.c.id, RUNS.c.run_at).where(RUNS.c.run_at <= before)
-    parts = [due.add_cte(_TAKEN).where(text(READY), text(_NEEDS_NO_SHARE))]
+    parts = [due.add_cte(_TAKEN).where(text(READY), text(_NOT_AT_LIMIT))]
     free = {group.rate_key for group in waiting_groups(reader) if group.due and group.due <= before}
     if rates := free - {None}:
         at_rate = due.where(text(RATE_WAITS), RUNS.c.rate_key.in_(rates))
-        parts.append(at_rate.add_cte(_TAKEN).where(text(_NEEDS_NO_SHARE)))
+        parts.append(at_rate.add_cte(_TAKEN).where(text(_NOT_AT_LIMIT)))
     if reader.state.settings.executors:
         parts.append(handed(before))
     return [part.where(*ours(reader)) for part in parts]
@@ -214,13 +214,13 @@ _HAS_SHARE = """
     )
 """
 #: The condition that a run can get a share of its key, or needs none.
-_NEEDS_NO_SHARE = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
+_NOT_AT_LIMIT = f"(concurrency_key IS NULL OR {_HAS_SHARE})"
 
 
 def _by_steps() -> str:
     by_rate = ("rate_key", *_GROUP)
-    due = _first_due("ready", READY_GROUPS, _NEEDS_NO_SHARE)
-    due_at_rate = _first_due("rated", RATE_WAITS, _NEEDS_NO_SHARE, by_rate)
+    due = _first_due("ready", READY_GROUPS, _NOT_AT_LIMIT)
+    due_at_rate = _first_due("rated", RATE_WAITS, _NOT_AT_LIMIT, by_rate)
     return f"""
     WITH RECURSIVE taken AS ({_TAKEN_SHARES}),
     {_steps("ready", READY_GROUPS)},
@@ -286,7 +286,7 @@ def _by_reading_all() -> str:
     return f"""
         WITH taken AS ({_TAKEN_SHARES})
         SELECT job_type, queue, NULL AS rate_key, min(run_at) AS oldest,
-            min(CASE WHEN run_at <= :now AND {_NEEDS_NO_SHARE} THEN run_at END) AS due, {_NO_START}
+            min(CASE WHEN run_at <= :now AND {_NOT_AT_LIMIT} THEN run_at END) AS due, {_NO_START}
         FROM job_runs WHERE {READY_GROUPS} GROUP BY job_type, queue
     """
 

@@ -378,7 +378,7 @@ def _next_in_order(reader: Reader, before: datetime, key: Any, run_id: Any) -> Q
 
 
 def _ahead(reader: Reader, before: datetime) -> Iterator[Seen]:
-    """Find times that a correct clock cannot have written, each with the UPDATE that mends it."""
+    """Find times that no correct clock has written, each with the UPDATE that corrects it."""
     d, lease = reader.dialect, reader.state.settings.lease
     last = f"SELECT max(started_at) FROM job_ticks WHERE started_at <= {d.now}"
     since = f"COALESCE(({last} AND finished_at IS NOT NULL), {d.now})"

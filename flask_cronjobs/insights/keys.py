@@ -17,7 +17,7 @@ SHOWN = 10
 
 
 class KeyView(NamedTuple):
-    """A concurrency key that may be looked up.
+    """A concurrency key, and the runs that hold it.
 
     :ivar limit: how many runs may hold it at once; None if no run holds it now.
     :ivar holders: the runs that hold it, at most ten.

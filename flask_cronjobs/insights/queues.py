@@ -132,14 +132,14 @@ def list_hosts(source: Source) -> Page[Host]:
 
 def hosts_of(reader: Reader, queue: str) -> tuple[str, ...]:
     """Return the hosts that serve *queue*."""
-    serving = (host for host in _here(reader) if host.queues is None or queue in host.queues)
+    serving = (host for host in _serving(reader) if host.queues is None or queue in host.queues)
     return tuple(sorted(host.host for host in serving))
 
 
 def is_unserved(reader: Reader, queue: str) -> bool:
     """Return whether hosts tick, but none of them serves *queue*."""
     served = _served(reader)
-    return bool(_here(reader)) and served is not None and queue not in served
+    return bool(_serving(reader)) and served is not None and queue not in served
 
 
 def unserved_since(reader: Reader, before: datetime) -> str | None:
@@ -164,12 +164,12 @@ def unserved_since(reader: Reader, before: datetime) -> str | None:
 @read_once
 def _served(reader: Reader) -> frozenset[str] | None:
     """Return the queues that hosts serve; None if a host serves all."""
-    queues = [host.queues for host in _here(reader)]
+    queues = [host.queues for host in _serving(reader)]
     return None if None in queues else frozenset(chain(*filter(None, queues)))
 
 
 @read_once
-def _here(reader: Reader) -> list[Host]:
+def _serving(reader: Reader) -> list[Host]:
     return [host for host in _hosts(reader) if host.seen_at >= _serving_since(reader)]
 
 

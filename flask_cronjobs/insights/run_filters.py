@@ -187,7 +187,7 @@ class RunFilter:
 
     The time of a run is its end, or its due time if it has not ended. Its age is counted from then.
 
-    :ivar error: a part of the error's type or message, in upper or lower case.
+    :ivar error: a part of the error's type or message; case is ignored.
     :ivar error_type: the exact type of the error; empty for runs without one.
     :ivar definition: the name of the runs' definition.
     :ivar older_than: the least age in seconds.
@@ -197,7 +197,7 @@ class RunFilter:
     :ivar since: the earliest time of a run.
     :ivar until: the latest time of a run.
     :ivar search: the exact id or idempotency key, or the beginning of the label or of the task's
-        name, in upper or lower case.
+        name; the case of the latter two is ignored.
     :ivar batch: the key of the runs' batch.
     :ivar concurrency_key: the runs' concurrency key, for tasks whose key hides no value.
     :ivar waits: find only runs that wait for this, one of `WAITS`.

@@ -78,7 +78,7 @@ def run_again(
         new_id, _ = queue_new(books, new, Operation("ran again", f"run {run_id}", actor))
     log_run(
         logging.INFO, "ran again", task=run.job_type, run_id=new_id, attempt=0,
-        why=f"as run {run_id}", actor=actor,
+        why=f"like run {run_id}", actor=actor,
     )  # fmt: skip
     return new_id
 

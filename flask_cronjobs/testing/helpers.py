@@ -304,8 +304,8 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
                 raise StateConflict(
                     f"Run {run_id} cannot be claimed: all shares of its concurrency key are taken, "
                     "an earlier run comes first in strict order, RetryLater holds its rate key "
-                    "back, or its task is paused. End those runs, travel past the delay, or resume "
-                    "the task, first."
+                    "back, or its task is paused. First end those runs, travel past the delay, or "
+                    "resume the task."
                 )
             worker.perform(claim)
 
@@ -354,7 +354,7 @@ def _insert_slot(state: State, row: DefinitionRow, moment: datetime) -> Recorded
         recorded_slots = books.transaction(partial(insert_slots, d=books.dialect, slots=slots))
     if not recorded_slots:
         raise StateConflict(
-            f"The slot of {row.spec.name!r} at {moment} already has a run. Fire another one: at=…"
+            f"The slot of {row.spec.name!r} at {moment} already has a run. Fire another slot: at=…"
         )
     announce_slot(state, recorded_slots[0])
     return recorded_slots[0]

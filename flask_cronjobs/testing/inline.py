@@ -32,7 +32,7 @@ from ..log import worker_name
 from ..signals import announce
 from ..types import Claim, Outcome
 
-#: The most attempts that a call may perform: more look like a handler that enqueues itself.
+#: The most attempts that a call performs. If there are more, a handler may enqueue itself.
 MAX_ATTEMPTS = 10_000
 
 
@@ -132,7 +132,7 @@ def inline_worker(
 ) -> Generator[InlineWorker]:
     """Yield a worker for this block.
 
-    No keeper renews its leases, so they never end while it works.
+    There is no keeper to renew its leases, so none of them counts as ended while it works.
     """
     if isinstance(state.database, Connection):
         state.db.session().commit()  # The test's savepoint must end before others begin.

@@ -51,8 +51,8 @@ def action(endpoint: str, *names: str) -> Callable[[Callable[..., Done]], View]:
 
     If the sent payload is invalid, the view shows the form again.
 
-    :param endpoint: the page to redirect to, unless the form names its own; it also gets the view's
-        arguments.
+    :param endpoint: the page to redirect to, unless the form names its own; its URL also has the
+        view's arguments.
     :param names: the form's fields that the function gets as arguments; the first must not be
         empty.
     :raises NotFound: the object of the action does not exist. `TablesMissing` and

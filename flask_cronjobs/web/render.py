@@ -219,7 +219,10 @@ def _message() -> Message | None:
 
 
 def _serializer() -> URLSafeTimedSerializer:
-    """Return the signer of the message, since other subdomains can set cookies for this site."""
+    """Return the serializer of the message.
+
+    The message is signed, since other subdomains can set cookies for this site.
+    """
     config = cast("Mapping[str, Any]", current_app.config)
     key: object = config.get("SECRET_KEY") or _OWN_KEY
     return URLSafeTimedSerializer(cast("str | bytes", key), salt=_COOKIE)

@@ -225,7 +225,7 @@ def test_a_page_is_paused_and_says_how_old_it_is(browser: Browser, site: Site) -
     site.age_ticks(400)
     until(lambda: browser.title.startswith("Out of date since "))
     assert _heading(browser) == "All is well"
-    assert button.text == "Refresh again"
+    assert button.text == "Resume refreshing"
     button.click()
     until(lambda: _heading(browser) == "1 thing needs attention")
 

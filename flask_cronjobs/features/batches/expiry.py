@@ -9,7 +9,7 @@ from .batch_rows import is_live
 
 
 def _members_are_old(d: Dialect) -> str:
-    """Return SQL for: each run of the batch ``one``, and its ``then``, is past its retention."""
+    """Return SQL for: all runs of the batch ``one`` are old, and its ``then`` run is gone."""
 
     def has_recent(status: str, age: str) -> str:
         # This is the order of the index of batches; with another, PostgreSQL might read all runs.

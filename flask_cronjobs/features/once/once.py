@@ -198,7 +198,7 @@ def _begin(effect: _Effect, in_doubt: InDoubt) -> tuple[object] | None:
                 took_over = True
                 if once_effects.take_over(books, key, mark.owner, owner, effect.run_id, lease):
                     logger.warning(
-                        "once(%r): in doubt, and done again as in_doubt='redo' says", key
+                        "once(%r): in doubt; doing it again, since in_doubt is 'redo'", key
                     )
                     return None
                 took_over = False

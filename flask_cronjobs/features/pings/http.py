@@ -175,7 +175,7 @@ def _opener(deadline: _Deadline, follows: bool) -> OpenerDirector:
 
 
 def _connection(deadline: _Deadline, kind: Callable[..., Any], host: str, **options: Any) -> Any:
-    """Return a connection of http.client that *deadline* cuts, TLS and proxies included."""
+    """Return an http.client connection that *deadline* can cut, even with TLS or a proxy."""
     connection = kind(host, **options)
     connection._create_connection = deadline.connect
     return connection

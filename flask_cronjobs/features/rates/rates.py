@@ -38,7 +38,7 @@ from ...types import Claim, Outcome, stored_time, time_or_none
 #: task, queue and priority.
 GROUPS_READ = 500
 #: The maximum number of such statements that one check sends.
-_READS_A_LOOK = 20
+_READS_PER_CHECK = 20
 #: The maximum number of runs of each group whose gates one check opens, and how many more it reads,
 #: since some wait for their concurrency keys.
 _READY = 400
@@ -82,14 +82,14 @@ def open_starts(
     d, opened, waits = books.dialect, 0, list[float]()
     rated = d.many(task for task in rates if rates[task])
     parameters = {**request.parameters(d), "rated": rated}
-    for _ in range(_READS_A_LOOK):
+    for _ in range(_READS_PER_CHECK):
         groups, free = books.rows(_groups(d), {**parameters, **after}), list[dict[str, Any]]()
         for row in groups:
             after = {name: getattr(row, name) for name in _GROUP}
             if not row.open or row.job_type not in rates or row.job_type not in request.tasks:
                 continue
             rate, now = rates[row.job_type], stored_time(row.now)
-            tat = rate and _own(rate, row)
+            tat = rate and _tat_at(rate, row)
             number = min(rate.free(tat, now), _READY) if rate else _READY
             if number:
                 number = min(number, most.get(row.rate_key, number))
@@ -116,7 +116,7 @@ def _open(
     :returns: the number of runs, and whether the search has come to its end.
     """
     opened, free = 0, [group for group in free if group["free"]]
-    for _ in range(_READS_A_LOOK):
+    for _ in range(_READS_PER_CHECK):
         if not free:
             return opened, True
         most = max(group["free"] for group in free) + _BEYOND
@@ -246,7 +246,7 @@ def spend(books: Bookkeeping, rates: Mapping[str, Rate], claims: Sequence[Claim]
 
 
 class _Move(NamedTuple):
-    """The change of a key's ``tat`` by attempts, the last of which began *at*."""
+    """The change of a key's ``tat`` (see `Rate`) by attempts, the last of which began *at*."""
 
     before: datetime | None
     after: datetime
@@ -268,7 +268,7 @@ def _spend(
         row, rate = rows[claim.id], rates[claim.job_type]
         before, at = time_or_none(row.tat), stored_time(row.started_at)
         previous = moves.get(row.rate_key)
-        after = rate.start(previous.after if previous else _own(rate, row), at)
+        after = rate.start(previous.after if previous else _tat_at(rate, row), at)
         if after is not None:
             del refused_keys[claim.id]
             last = max(filter(None, (at, previous and previous.at, time_or_none(row.last_at))))
@@ -280,7 +280,7 @@ def _spend(
     return refused_keys | lost_keys
 
 
-def _own(rate: Rate, row: Row[Any]) -> datetime | None:
+def _tat_at(rate: Rate, row: Row[Any]) -> datetime | None:
     """Return the ``tat`` of a key at *rate*, from a *row* with the columns of `_OF_KEY`."""
     return rate.converted(time_or_none(row.tat), row.period, time_or_none(row.last_at))
 

@@ -15,7 +15,7 @@ from . import rates
 from .rates import BEFORE_ALL
 
 #: Seconds between two checks of a busy worker for free starts.
-LOOK_SECONDS = 0.05
+CHECK_SECONDS = 0.05
 #: The largest number of seconds for which a worker skips runs of a key whose row is locked.
 MAX_REST_SECONDS = 1.0
 
@@ -41,7 +41,7 @@ class RateLimits:
         self._claim_rates: Mapping[str, Rate] = {} if request.handed else by_task
         self._refusals: dict[str, _Refusal] = {}
         self._after = BEFORE_ALL
-        self._look_at = 0.0
+        self._next_check_at = 0.0
 
     def open(self, promptly: bool, tasks: tuple[str, ...] | None = None) -> None:
         """Open the gates of due runs whose rates have a free start.
@@ -52,7 +52,7 @@ class RateLimits:
         :raises DatabaseTrouble: it is unknown which runs may be claimed.
         """
         now = time.monotonic()
-        if not self._claim_rates or (not promptly and now < self._look_at):
+        if not self._claim_rates or (not promptly and now < self._next_check_at):
             return
         request = self._request if tasks is None else self._request._replace(tasks=tasks)
         most = {key: int(now >= refusal.until) for key, refusal in self._refusals.items()}
@@ -60,9 +60,9 @@ class RateLimits:
         self._after = starts.after
         ended = time.monotonic()
         # Checking thousands of keys takes long, so spend at most a tenth of the time on it.
-        self._look_at = ended + max(LOOK_SECONDS, 10 * (ended - now))
+        self._next_check_at = ended + max(CHECK_SECONDS, 10 * (ended - now))
         # Wait a little, since the key's row may be locked.
-        wait = float("inf") if starts.wait is None else max(starts.wait, LOOK_SECONDS)
+        wait = float("inf") if starts.wait is None else max(starts.wait, CHECK_SECONDS)
         rest_ends = (refusal.until for key, refusal in self._refusals.items() if not most[key])
         self.next_at = min(ended + wait, *rest_ends, float("inf"))
 
@@ -79,7 +79,7 @@ class RateLimits:
         failpoints.reach("before-rate")
         refused_keys = rates.spend(self._books, self._claim_rates, rated_claims)
         failpoints.reach("after-rate")
-        self._look_at = 0.0
+        self._next_check_at = 0.0
         self._note_refused(set(refused_keys.values()))
         return [claim for claim in rated_claims if claim.id in refused_keys]
 
@@ -93,7 +93,7 @@ class RateLimits:
         }
         for key in keys:
             previous = self._refusals.get(key)
-            rest = LOOK_SECONDS if previous is None else min(2 * previous.rest, MAX_REST_SECONDS)
+            rest = CHECK_SECONDS if previous is None else min(2 * previous.rest, MAX_REST_SECONDS)
             if previous is None or now >= previous.until:
                 self._refusals[key] = _Refusal(now + rest, rest)
 

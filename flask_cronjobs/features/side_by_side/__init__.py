@@ -28,8 +28,9 @@ def tasks_of(state: State) -> dict[str, int]:
     """Return the tasks whose handlers run side by side, each with its limit of runs at once.
 
     Tasks with ``atomic=True`` are left out, since the end of the handler must be the end of all its
-    work. All tasks are left out if the app has its own way to call async handlers, if this thread
-    runs an event loop, or if app contexts on one event loop would share one session.
+    work. All tasks are left out if ``CRONJOBS_ASYNC_AT_ONCE`` is 1, if the app has its own way to
+    call async handlers, if this thread runs an event loop, or if app contexts on one event loop
+    would share one session.
     """
     app, at_once = state.app, state.settings.async_at_once
     own_way = getattr(app.async_to_sync, "__func__", None) is not Flask.async_to_sync

@@ -80,7 +80,7 @@ async def _armed(context: RunnerContext, run: AsyncRun, handler: Callable[..., A
 
 
 async def _end_rest(run: AsyncRun) -> None:
-    """Cancel the tasks that the handler has left, and wait for them and for its threads."""
+    """Cancel the tasks that the handler left running; wait for them and for its threads."""
     for task in run.tasks:
         task.cancel()
     while pending := [*run.tasks, *map(asyncio.wrap_future, run.threads.copy())]:

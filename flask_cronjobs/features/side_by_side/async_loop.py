@@ -4,8 +4,9 @@ The loop runs while a handler is running, and begins the runs that the keeper cl
 handler is interrupted by cancelling its task, so it sees `asyncio.CancelledError`. A handler that
 blocks the loop does not notice that, so a signal interrupts it like a plain handler.
 
-A run has ended when its handler, the tasks that the handler has left, and its calls in threads of
-the default executor (`asyncio.to_thread`) have ended. So no part of it runs beside its own retry.
+A run has ended when its handler, the tasks that the handler left running, and its calls in threads
+of the default executor (`asyncio.to_thread`) have ended. So no part of it runs beside its own
+retry.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class AsyncLoop:
     def run(self, claim: Claim) -> Claim | None:
         """Perform *claim*, and the async claims that come while handlers are running.
 
-        :returns: the claim of another kind that came last, if one did.
+        :returns: the next claim, if it must not run in this loop; otherwise None.
         """
         loop = self._loop = self._loop or self._open()
         self._base = contextvars.copy_context()
@@ -264,7 +265,7 @@ class AsyncLoop:
 
     @contextmanager
     def _within(self, run: AsyncRun, seconds: float) -> Generator[None]:
-        """Interrupt *run*'s handler after *seconds* in this block, unless a thread executes it."""
+        """Interrupt *run*'s handler after *seconds* in the block, if the loop's thread runs it."""
         if events._get_running_loop() is not self._loop:
             yield
             return

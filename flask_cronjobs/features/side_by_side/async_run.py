@@ -69,7 +69,7 @@ class LoopWatch:
         self._progress_at = now
 
     def is_late(self, now: float) -> bool:
-        """Return whether the loop has shown no progress for long."""
+        """Return whether the loop has shown no progress for twice `STEP_SECONDS`."""
         return now - self._progress_at >= 2 * STEP_SECONDS
 
     def seconds(self, run: object, now: float) -> float:

@@ -78,7 +78,7 @@ class TypedArguments(Arguments):
         codecs: dict[str, Codec] = {}
         for name, parameter in self.parameters.items():
             codec = ANY
-            with suppress(Exception):  # The annotation may be undefined, or no type.
+            with suppress(Exception):  # The annotation may be undefined, or not a type.
                 hint = self._hint(parameter)
                 codec = codec_of(hint | None if parameter.default is None else hint)
             codecs["**" if parameter.kind is parameter.VAR_KEYWORD else name] = codec

@@ -390,7 +390,7 @@ def _details(error: Any) -> list[tuple[Iterable[object], str]]:
 
 
 def _problem(detail: Any) -> str:
-    """Return the message of an error of pydantic, without what a validator or a value adds."""
+    """Return the message of a pydantic error, without text from a validator or a value."""
     from pydantic_core.core_schema import ErrorType
 
     is_known = detail["type"] in get_args(ErrorType)

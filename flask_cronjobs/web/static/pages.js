@@ -107,7 +107,7 @@ function addPause(stamp, act) {
   sign.className = "narrow";
   sign.ariaHidden = "true";
   const say = (paused) => {
-    words.textContent = button.ariaLabel = paused ? "Refresh again" : "Stop refreshing";
+    words.textContent = button.ariaLabel = paused ? "Resume refreshing" : "Stop refreshing";
     sign.textContent = paused ? "▶" : "❚❚";
   };
   say(false);

@@ -274,6 +274,6 @@ def declare(jobs: CronJobs, retry: Retry) -> dict[str, Task[..., None]]:
 
 def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers send the same statements at any speed."""
-    monkeypatch.setattr(worker_rates, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(worker_rates, "CHECK_SECONDS", 0.0)
     monkeypatch.setattr(worker_rates, "MAX_REST_SECONDS", 0.0)
     monkeypatch.setattr(worker_rates, "time", SimpleNamespace(monotonic=lambda: 0.0))

@@ -270,7 +270,7 @@ def test_thousands_of_keys_without_a_slot_do_not_keep_the_keys_behind_them(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round continues where the last one stopped, until all keys are checked."""
-    monkeypatch.setattr(rates, "_READS_A_LOOK", 1)
+    monkeypatch.setattr(rates, "_READS_PER_CHECK", 1)
     monkeypatch.setattr(rates, "GROUPS_READ", 3)
     rates._groups.cache_clear()
     for key in "abcd":
