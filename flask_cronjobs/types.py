@@ -287,7 +287,7 @@ class Outcome(NamedTuple):
     :ivar until: the earliest time of the next attempt; only for ``snoozed``.
     :ivar holds_rate: no attempt of its rate key may begin during *delay*.
     :ivar seconds: how long the attempt took.
-    :ivar reclaimed: the lease ran out. The outcome is recorded only if the lease has not been
+    :ivar reclaimed: the lease ended. The outcome is recorded only if the lease has not been
         renewed since.
     :ivar finalized: the outcome is in the row already, written in the handler's own transaction.
     :ivar definition_id: the definition whose slot the run is; None for an enqueued run.

@@ -94,7 +94,7 @@ def still_held(
 
 
 def look_for_expired(books: Bookkeeping) -> list[Claim]:
-    """Return the claims whose lease ran out, at most `TAKEN_AT_ONCE`, oldest first.
+    """Return the claims whose lease ended, at most `TAKEN_AT_ONCE`, oldest first.
 
     The claims have no payload and no slot.
     """

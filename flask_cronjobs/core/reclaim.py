@@ -1,4 +1,4 @@
-"""Reclaim runs whose lease ran out because their worker died, froze or lost the network.
+"""Reclaim runs whose lease ended because their worker died, froze or lost the network.
 
 This also reclaims runs that were handed to an executor and have not begun there, since its broker
 may have lost them, and ends waiting runs without an attempt left, since no claim takes them.
@@ -25,7 +25,7 @@ from .worker.work_options import WorkOptions
 
 
 def reclaim(state: State, books: Bookkeeping, news: News) -> Iterator[list[Outcome]]:
-    """Reclaim runs whose lease ran out; yield the outcomes of their attempts after each batch."""
+    """Reclaim runs whose lease ended; yield the outcomes of their attempts after each batch."""
     until = time.monotonic() + books.patience
     while expired := _abandoned(state, books):
         outcomes = [_outcome(state, claim) for claim in expired]
@@ -57,14 +57,14 @@ def _outcome(state: State, expired: Claim) -> Outcome:
     if handed_to(expired.token) is not None:  # It has not begun, and is handed over again.
         return released(expired)._replace(reclaimed=True)
     # Make a new exception for each run, since Sentry reports the same exception only once.
-    error = WorkerLost(and_gevent("worker lost: the lease ran out before an outcome was recorded"))
+    error = WorkerLost(and_gevent("worker lost: the lease ended before an outcome was recorded"))
     return failure(state, expired, error, 0.0)._replace(reclaimed=True)
 
 
 def _abandoned(state: State, books: Bookkeeping) -> list[Claim]:
-    """Return the runs whose lease ran out although their worker could have renewed it.
+    """Return the runs whose lease ended although their worker could have renewed it.
 
-    On SQLite, the leases of living workers run out, too, if the web app or a handler holds the
+    On SQLite, the leases of living workers end, too, if the web app or a handler holds the
     write lock for longer than a lease. So wait until the lock is free, and then for a moment in
     which those workers renew their leases.
     """
@@ -83,7 +83,7 @@ def _record(state: State, books: Bookkeeping, outcomes: Sequence[Outcome]) -> li
     # `claims` has claimed none of these runs, and cannot know which of them have a key.
     claims.openings.keyed.update(outcome.id for outcome in outcomes)
     if books.dialect.one_writer:
-        # Do not wait for long: leases that were just renewed must not run out again.
+        # Do not wait for long: leases that were just renewed must not end again.
         with books.trying_once():
             answer = claims.record(outcomes)
     else:

@@ -42,7 +42,7 @@ class TickRow(NamedTuple):
     :ivar now: when it began, by the database's clock.
     :ivar begins_hour: whether it is the first tick of its hour.
     :ivar pruned: the number of runs that the last `LATEST_TICKS` ticks have pruned.
-    :ivar expired: whether a lease has run out.
+    :ivar expired: whether a lease has ended.
     :ivar spent: whether a waiting run has no attempt left.
     :ivar parked: whether a run is parked behind others.
     :ivar open_batches: whether a batch has not ended.

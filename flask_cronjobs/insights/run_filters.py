@@ -159,7 +159,7 @@ FILTERS = (
     Filter("batch", "key", _OF_BATCH, "Find only runs in this batch.", is_rare=True),
     Filter("concurrency_key", "key", _has_key, parameter="key", label="key", is_rare=True),
     Filter("overdue", "flag", _all, "Find only runs that have waited too long.", is_rare=True),
-    Filter("stale", "flag", _is_stale, "Find running runs whose lease has run out.", is_rare=True),
+    Filter("stale", "flag", _is_stale, "Find running runs whose lease has ended.", is_rare=True),
     Filter("waits", "wait", _waits, "Find only runs that wait for this reason.", "waits:"),
     Filter("error_type", "type", _equals_or_lacks("error_type"), label="error", is_rare=True),
     Filter("fingerprint", "type", _OF_GROUP, _ALIKE, "errors of group", is_rare=True),
@@ -193,7 +193,7 @@ class RunFilter:
     :ivar older_than: the least age in seconds.
     :ivar newer_than: the greatest age in seconds.
     :ivar overdue: find only runnable runs that have been due for ``CRONJOBS_HEALTH_OVERDUE``.
-    :ivar stale: find only running runs whose lease has run out.
+    :ivar stale: find only running runs whose lease has ended.
     :ivar since: the earliest time of a run.
     :ivar until: the latest time of a run.
     :ivar search: the exact id or idempotency key, or the beginning of the label or of the task's

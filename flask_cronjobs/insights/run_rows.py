@@ -65,7 +65,7 @@ class RunRow:
         return handed_to(self.locked_by) if self.status == "running" else None
 
     def is_stale(self, now: datetime) -> bool:
-        """Return whether it is running and its lease ran out.
+        """Return whether it is running and its lease ended.
 
         A run in an executor's broker does not count, since no worker was lost.
         """

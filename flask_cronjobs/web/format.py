@@ -205,7 +205,7 @@ def describe(run: RunView) -> str:
         case "running" if row.is_stale(run.now):
             lost = since(row.locked_until, run.now)
             return (
-                f"Its worker {row.locked_by} was lost in {attempt}: the lease ran out {lost}. The "
+                f"Its worker {row.locked_by} was lost in {attempt}: the lease ended {lost}. The "
                 "next tick reclaims the run."
             )
         case "running":

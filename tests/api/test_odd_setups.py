@@ -153,13 +153,13 @@ def test_worker_whose_threads_gevent_has_patched_says_so(
 
 
 @pytest.mark.parametrize(
-    "why", ["the lease ran out", "the lease was lost, so another worker may take the run"]
+    "why", ["the lease ended", "the lease was lost, so another worker may take the run"]
 )
 def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
     context: None, jobs: CronJobs, db: SQLAlchemy, state: State, gevent: bool, why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    if why == "the lease ran out":  # The keeper cannot renew the lease.
+    if why == "the lease ended":  # The keeper cannot renew the lease.
         object.__setattr__(state.settings, "lease", 0.5)
         for duty in ("_renew", "_watch"):
             monkeypatch.setattr(Keeper, duty, lambda keeper: time.monotonic() + 60)
@@ -167,7 +167,7 @@ def test_handler_that_has_lost_its_lease_says_that_gevent_has_patched_threads(
 
     @jobs.task(retry=False, timeout=30)
     def computes() -> None:
-        if why != "the lease ran out":
+        if why != "the lease ended":
             with db.engine.begin() as connection:
                 connection.execute(update(JobRun).values(locked_by="other:1:token"))
         try:

@@ -56,7 +56,7 @@ def test_policy_is_not_asked_about_a_lost_lease(
     """A lease that ends is no error of the handler, whether its worker lives or has died."""
 
     def lose_lease() -> None:
-        raise LeaseLost("the lease ran out")
+        raise LeaseLost("the lease ended")
 
     jobs.task(name="it", retry=policy)(lose_lease)
     ids = [rows.run(job_type="it", attempts=attempts, max_attempts=3) for attempts in (0, 2)]

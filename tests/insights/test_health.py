@@ -132,7 +132,7 @@ def test_run_of_a_lost_worker_is_not_said_to_run(
     run = rows.run("running", age=HOUR, locked_until=ago(HOUR / 2))
     page = app.test_client().get(f"/jobs/runs/{run}").text
     assert "Run 1, worker lost" in page
-    assert "was lost in attempt 1 of 10: the lease ran out 30" in page.replace("\xa0", " ")
+    assert "was lost in attempt 1 of 10: the lease ended 30" in page.replace("\xa0", " ")
     assert "It is running" not in page
     assert "worker lost" in app.test_client().get("/jobs/runs").text
     assert "worker lost" in admin("list").output

@@ -288,7 +288,7 @@ def _unlawful(change: Handover, used: set[tuple[int, str]]) -> str | None:
     if change.new_attempts != expected:
         return f"attempts went from {change.old_attempts} to {change.new_attempts}"
     if change.reclaimed and not change.expired:
-        return "reclaimed before the lease ran out"
+        return "reclaimed before the lease ended"
     return None
 
 

@@ -256,7 +256,7 @@ def test_a_run_of_each_status_has_its_story_and_its_buttons_and_renews_itself(
 @pytest.mark.parametrize(
     ("status", "values", "message"),
     [
-        ("running", {"locked_until": NOW - timedelta(minutes=5)}, "the lease ran out"),
+        ("running", {"locked_until": NOW - timedelta(minutes=5)}, "the lease ended"),
         ("running", {"cancel_requested_at": NOW}, "It was asked to stop."),
         ("running", {"progress": 0.25, "progress_message": "a quarter"}, "25 %</span>, a quarter"),
         ("queued", {"snoozes": 2, "error_type": "Snooze", "last_error": "the shop is closed"},

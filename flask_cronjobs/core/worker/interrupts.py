@@ -169,9 +169,7 @@ class HandlerInterrupter:
             working.limit = NO_LIMIT
             error = TimedOut(f"the handler ran longer than its timeout of {seconds:g} s")
         elif error is None and not working.is_lost and now >= self._leases.end(claim):
-            error = LeaseLost(
-                and_gevent("the lease ran out, since it could not be renewed in time")
-            )
+            error = LeaseLost(and_gevent("the lease ended, since it could not be renewed in time"))
         if error is not None:
             working.note(error)
         return error

@@ -18,7 +18,7 @@ class EffectMark(NamedTuple):
     """The state of a key that `begin` has found.
 
     ``mine``: the caller has just begun it. ``busy``: another owner with a valid lease has begun it.
-    ``done``: it has a result. ``in_doubt``: the lease of its owner ran out. ``lost``: the caller no
+    ``done``: it has a result. ``in_doubt``: the lease of its owner ended. ``lost``: the caller no
     longer holds its run.
     """
 
@@ -130,7 +130,7 @@ def _find(books: Bookkeeping, key: str) -> EffectMark | None:
 def is_in_doubt(d: Dialect) -> str:
     """Return SQL for: this row of ``job_effects`` is in doubt.
 
-    Either its state says so, or it has begun and its owner's lease ran out.
+    Either its state says so, or it has begun and its owner's lease ended.
     """
     is_held = f"""
         EXISTS (SELECT 1 FROM job_runs r WHERE r.id = job_effects.run_id AND r.{RUNNING}

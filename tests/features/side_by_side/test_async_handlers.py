@@ -375,7 +375,7 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     async def it() -> None:
         attempts.append(current_run.attempt)
         if len(attempts) == 1:
-            with db.engine.begin() as connection:  # This simulates a lease that has run out.
+            with db.engine.begin() as connection:  # This simulates a lease that has ended.
                 connection.execute(
                     update(JobRun).values(status="failed", locked_by=None, locked_until=None)
                 )
