@@ -102,8 +102,10 @@ class HandOver(threading.Thread):
         while queues and self._flag.at is None:
             pause = self._pause_after_round(queues)
             if self._over() or (pause >= CHECK_SECONDS and not self._options.resident):
-                return
+                break
             self._ended.wait(pause)
+        for queue in queues:
+            queue.give_back(now=True)
 
     def _pause_after_round(self, queues: Sequence[_Queue]) -> float:
         """Hand over runs of all *queues*; return the seconds until the next check."""
@@ -169,9 +171,10 @@ class _Queue:
     def hand_on(self, most: int) -> int:
         """Hand over up to *most* runs; return how many were handed over.
 
-        :raises DatabaseTrouble: the database could not be used. Claimed runs come back when their
-            leases end.
+        :raises DatabaseTrouble: the database could not be used. Claimed runs are given back by a
+            later call, or come back when their leases end.
         """
+        self.give_back()
         self._claims.open_starts(promptly=True)
         self.waits = self._claims.next_start < self._until
         if not look_at_queue(self._books):
@@ -187,6 +190,17 @@ class _Queue:
             self._send(self._with_own_tokens(answer.claims))
         return len(answer.claims)
 
+    def give_back(self, now: bool = False) -> None:
+        """Give back the runs that were claimed by statements whose answers were lost.
+
+        No message was sent for these runs, so nothing else would return them before their leases
+        end.
+
+        :param now: see `UnansweredClaims.give_back`.
+        :raises DatabaseTrouble: it is not known which runs were claimed.
+        """
+        self._claims.unanswered.give_back(now)
+
     def rest(self, error: _BrokerAway) -> None:
         """Log *error*, and note when to try this queue again. Other queues continue."""
         self.away.say("Celery cannot be reached, so the queue %s waits. %s", self._name, error)
@@ -196,7 +210,7 @@ class _Queue:
     def _with_own_tokens(self, claims: Sequence[Claim]) -> Sequence[Claim]:
         """Return *claims* with a separate token for each, so that a message begins only its run.
 
-        :raises DatabaseTrouble: their tokens are unknown. The runs come back when their leases end.
+        :raises DatabaseTrouble: their tokens are unknown, so the runs are given back later.
         """
         if len(claims) == 1:
             return claims

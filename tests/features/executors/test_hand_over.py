@@ -20,6 +20,8 @@ from flask_cronjobs.models import JobRun
 from flask_cronjobs.types import Claim, handed_to
 from tests.features.executors.threads import Threads
 from tests.handlers import Enqueue
+from tests.kit import lose_answer
+from tests.marks import on_postgresql
 from tests.rows import statuses
 
 
@@ -84,6 +86,19 @@ def test_an_executor_that_is_away_gives_runs_back(
     executor.away = None
     jobs.tick()
     assert len(executor.sent) == 6
+
+
+@on_postgresql
+@pytest.mark.parametrize("part", ["candidate AS", "given.fresh"], ids=["claim", "tokens"])
+def test_runs_whose_claim_s_answer_is_lost_go_back_at_once(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy, part: str
+) -> None:
+    far.enqueue_many([{}] * 2)
+    lose_answer(db, part, times=range(1, 9))
+    jobs.tick()
+    assert executor.sent == []
+    assert statuses(db) == ["queued"] * 2
+    assert [run.attempts for run in db.session.query(JobRun)] == [0, 0]
 
 
 def test_number_of_runs_in_the_broker_is_bounded(
