@@ -59,7 +59,7 @@ class AsyncKinds:
             wait = busy or over  # After the period, wait until the worker is idle.
             wanted = self._prefetch.wanted(held_runs, idle, wait)
             return wanted._replace(tasks=self._others) if wanted.limit > 0 else NOTHING
-        return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs)
+        return NOTHING if self._drain_ends is not None else self._side_by_side(held_runs, busy)
 
     def look(self, idle: bool, first: Callable[[], tuple[str, bool] | None]) -> None:
         """While async handlers are running, check now and then which run is first in the queue.
@@ -92,8 +92,8 @@ class AsyncKinds:
         for prefetch, is_async in ((self._prefetch, False), (self._async_prefetch, True)):
             prefetch.note([o for o in outcomes if (o.job_type in self._limits) is is_async])
 
-    def _side_by_side(self, held_runs: HeldRuns) -> Wanted:
-        """Return a claim of as many async runs as can begin soon."""
+    def _side_by_side(self, held_runs: HeldRuns, busy: bool) -> Wanted:
+        """Return a claim of as many async runs as can begin soon, or at once if *busy*."""
         unfinished = held_runs.unfinished
         if any(claim.must_run_alone for claim in unfinished):
             return NOTHING
@@ -102,7 +102,7 @@ class AsyncKinds:
         tasks = tuple(name for name in self._async if name not in full)
         if not tasks:
             return NOTHING
-        ahead = 0 if self._limited or self._rated else self._ahead()
+        ahead = 0 if self._limited or self._rated or busy else self._ahead()
         room = self._at_once + ahead - len(unfinished)
         # All runs of a claim may be of the same task.
         places = [self._limits[name] - counts[name] for name in tasks if name in self._limited]

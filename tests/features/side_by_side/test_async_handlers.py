@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -393,6 +394,40 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     assert (report.succeeded, report.failed, report.lost) == (1, 0, 1)
     assert ended == [("succeeded", 2)]
     assert ends(db) == [("succeeded", None)]
+
+
+def test_runs_behind_handlers_that_take_long_are_left_to_other_workers(
+    app: Flask, jobs: CronJobs
+) -> None:
+    limit(app, 2)
+    hanging, ended, failed = list[int](), list[int](), list[int]()
+
+    @jobs.task
+    async def fetch(hangs: bool = False) -> None:
+        if hangs:
+            hanging.append(current_run.id)
+            await until(lambda: len(ended) == 80)
+        else:
+            ended.append(current_run.id)
+
+    def work_beside() -> None:
+        with app.app_context():
+            while len(ended) < 80 and first.is_alive():
+                time.sleep(0.5 if len(hanging) == 2 else 0.01)
+                if len(hanging) == 2:
+                    jobs.tick()
+
+    def work_first() -> None:
+        with app.app_context():
+            failed.append(jobs.tick().failed)
+
+    several = fetch.using(commit=True)
+    several.enqueue_many([{}] * 40 + [{"hangs": True}] * 2 + [{}] * 40)
+    first = threading.Thread(target=work_first)
+    first.start()
+    work_beside()
+    first.join()
+    assert failed == [0]
 
 
 @on_sqlite
