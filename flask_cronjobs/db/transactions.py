@@ -79,7 +79,7 @@ def isolated(db: Database) -> Generator[None]:
     if isinstance(bind, Connection):
         yield
         return
-    if session.in_transaction() and _commits_by_itself(session.connection({"bind": bind})):
+    if session.in_transaction() and commits_by_itself(session.connection({"bind": bind})):
         # A receiver of appcontext_pushed or run_started has used the session; its work is
         # committed already.
         session.commit()
@@ -93,7 +93,8 @@ def isolated(db: Database) -> Generator[None]:
         yield
 
 
-def _commits_by_itself(connection: Connection) -> bool:
+def commits_by_itself(connection: Connection) -> bool:
+    """Return whether each statement on *connection* commits at once, as in AUTOCOMMIT."""
     driver: Any = connection.connection.dbapi_connection
     autocommit = getattr(driver, "autocommit", False) is True
     if not dialect_of(connection.engine).one_writer:

@@ -25,6 +25,9 @@ from flask_cronjobs import (
     current_run,
 )
 from flask_cronjobs.core.app_state import State
+from flask_cronjobs.db.connection import Bookkeeping
+from flask_cronjobs.errors import DatabaseTrouble
+from flask_cronjobs.features.batches.ending import end_batches
 from flask_cronjobs.insights.batch_actions import close_batch
 from flask_cronjobs.models import JobBatch, JobRun
 from tests.kit import in_threads
@@ -215,6 +218,28 @@ def test_empty_batch_is_followed_at_once(
     assert batch_row(db).finished_at is not None
     jobs.tick()
     assert received == [(BatchCounts("b", finished=True), {})]
+
+
+@on_both
+@pytest.mark.parametrize("engine_options", [{"isolation_level": "AUTOCOMMIT"}], indirect=True)
+def test_batch_that_a_worker_may_end_before_its_block_is_followed_once(
+    jobs: CronJobs, db: SQLAlchemy, then: Any
+) -> None:
+    """In AUTOCOMMIT, the block's last statements are no transaction."""
+    others: list[int] = []
+
+    def end_first(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "INSERT INTO job_runs" in statement and not others:
+            others.append(0)
+            with suppress(DatabaseTrouble), Bookkeeping(db.engine, patience=0) as books:
+                others[0] = end_batches(books)
+
+    event.listen(db.engine, "before_cursor_execute", end_first)
+    with jobs.batch("b", then=then):
+        pass
+    assert others == [0]
+    assert len(runs_of(db, "then")) == 1
+    assert batch_row(db).then_run_id == runs_of(db, "then")[0].id
 
 
 @on_postgresql

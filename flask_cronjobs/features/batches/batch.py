@@ -18,9 +18,10 @@ from ...core.new_run import new_run
 from ...core.tasks.options import check_key
 from ...core.uncommitted import note_enqueued, warn_at_end
 from ...db.dialect import dialect_of
+from ...db.transactions import commits_by_itself
 from ...errors import BatchClosed, CronJobsError, TaskError
 from .batch_rows import NewBatch, close, hold_open, is_open, open_batch
-from .ending import end_batch
+from .ending import end_batch, end_batches
 
 if TYPE_CHECKING:
     from ...task import Task
@@ -116,6 +117,10 @@ class Batch:
         d = dialect_of(connection.engine)
         if not close(connection, d, self._id):
             raise self._gone()
+        if commits_by_itself(connection):  # Workers see the closed batch now, and may end it, too.
+            with self._state.bookkeeping() as books:
+                end_batches(books, [self._id])
+            return
         ended = end_batch(connection, d, self._id)
         if ended is not None and ended.then_run_id is not None:
             wake(self._state, session)
