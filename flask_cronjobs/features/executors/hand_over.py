@@ -191,10 +191,9 @@ class _Queue:
         return len(answer.claims)
 
     def give_back(self, now: bool = False) -> None:
-        """Give back the runs that were claimed by statements whose answers were lost.
+        """Give back the runs of claims and releases whose answers were lost.
 
-        No message was sent for these runs, so nothing else would return them before their leases
-        end.
+        Without a message, nothing else would return such a run before its lease ends.
 
         :param now: see `UnansweredClaims.give_back`.
         :raises DatabaseTrouble: it is not known which runs were claimed.
@@ -230,12 +229,17 @@ class _Queue:
         """Send *claims*; if that fails, release them.
 
         :raises _BrokerAway: sending failed.
+        :raises DatabaseTrouble: sending failed, and the runs are released later.
         """
         failpoints.reach("before-send")
         try:
             self._executor.send(self._name, claims)
         except Exception as error:
-            self._claims.record([released(claim) for claim in claims])
+            try:
+                self._claims.record([released(claim) for claim in claims])
+            except DatabaseTrouble:
+                self._claims.unanswered.add(*(claim.token for claim in claims))
+                raise
             back = f"Runs returned to the queue, with no attempt counted: {len(claims)}."
             why = one_line(f"{type(error).__name__}: {error}")
             raise _BrokerAway(f"{back} {why}") from error

@@ -101,6 +101,17 @@ def test_runs_whose_claim_s_answer_is_lost_go_back_at_once(
     assert [run.attempts for run in db.session.query(JobRun)] == [0, 0]
 
 
+@on_postgresql
+def test_runs_go_back_though_broker_and_database_are_away_at_once(
+    far: Any, executor: Threads, jobs: CronJobs, db: SQLAlchemy
+) -> None:
+    executor.away = ConnectionRefusedError("no broker")
+    far.enqueue_many([{}] * 2)
+    lose_answer(db, "recorded AS", when="before_cursor_execute")
+    jobs.tick()
+    assert statuses(db) == ["queued"] * 2
+
+
 def test_number_of_runs_in_the_broker_is_bounded(
     app: Flask, executor: Threads, db: SQLAlchemy
 ) -> None:
