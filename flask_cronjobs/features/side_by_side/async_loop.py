@@ -55,7 +55,8 @@ class AsyncLoop:
 
     def __init__(self, context: RunnerContext, tasks: Mapping[str, int]) -> None:
         self.tasks: Mapping[str, int] = tasks
-        self.kinds: AsyncKinds = AsyncKinds(context.state, tasks)
+        self._keepers_watch = LoopWatch()
+        self.kinds: AsyncKinds = AsyncKinds(context.state, tasks, self._keepers_watch)
         self._context = context
         self._at_once = context.state.settings.async_at_once
         self._runs: dict[tuple[int, str], AsyncRun] = {}
@@ -67,7 +68,6 @@ class AsyncLoop:
         self._base = contextvars.copy_context()
         self._timer: asyncio.TimerHandle | None = None
         self._watch = LoopWatch()
-        self._keepers_watch = LoopWatch()
 
     # Methods for the runner.
 

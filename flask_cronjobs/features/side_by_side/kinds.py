@@ -21,6 +21,7 @@ from ...core.worker.admission import (
 )
 from ...core.worker.held_runs import HeldRuns
 from ...types import Claim, Outcome
+from .async_run import LoopWatch
 
 #: Seconds for which a worker keeps to one kind of task. Then it checks which kind is first.
 KIND_SECONDS = 1.0
@@ -30,9 +31,11 @@ class AsyncKinds:
     """Decides what a worker may claim. Its methods belong to the keeper's thread.
 
     :param side_by_side: the tasks with async handlers, each with the number of runs at once.
+    :param watch: the keeper's watch over their event loop.
     """
 
-    def __init__(self, state: State, side_by_side: Mapping[str, int]) -> None:
+    def __init__(self, state: State, side_by_side: Mapping[str, int], watch: LoopWatch) -> None:
+        self._watch = watch
         self._limits = side_by_side
         self._at_once = state.settings.async_at_once
         self._async = tuple(side_by_side)
@@ -97,6 +100,8 @@ class AsyncKinds:
         unfinished = held_runs.unfinished
         if any(claim.must_run_alone for claim in unfinished):
             return NOTHING
+        if busy and self._watch.is_late(time.monotonic()):
+            return NOTHING  # A handler blocks the loop, so no other run can begin.
         counts = Counter(claim.job_type for claim in unfinished)
         full = {name for name in self._limited if counts[name] >= self._limits[name]}
         tasks = tuple(name for name in self._async if name not in full)

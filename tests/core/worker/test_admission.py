@@ -20,6 +20,7 @@ from flask_cronjobs.core.worker.admission import (
     Wanted,
 )
 from flask_cronjobs.core.worker.held_runs import HeldRuns
+from flask_cronjobs.features.side_by_side.async_run import LoopWatch
 from flask_cronjobs.features.side_by_side.kinds import KIND_SECONDS, AsyncKinds
 from flask_cronjobs.types import Claim, Outcome
 from tests.clock import Clock
@@ -40,7 +41,9 @@ def an_admission(
     tasks = dict.fromkeys([*plain, *side_by_side])
     registry = SimpleNamespace(tasks=tasks, rates=dict.fromkeys(rated))
     state = SimpleNamespace(settings=Settings(async_at_once=ROOM), registry=registry)
-    return AsyncKinds(cast(Any, state), side_by_side)
+    watch = LoopWatch()
+    watch.note_progress(float("inf"))
+    return AsyncKinds(cast(Any, state), side_by_side, watch)
 
 
 def a_claim(task: str, number: int = 1, alone: bool = False) -> Claim:
@@ -90,6 +93,7 @@ def test_runs_that_begin_soon_are_claimed_ahead_if_the_others_are_short() -> Non
     assert asked(admission, full, busy=False).limit == 0
     admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=0.1)])
     assert asked(admission, full, busy=False).limit == 5
+    assert asked(admission, full, busy=True).limit == 0
     for _ in range(20):
         admission.note([Outcome(1, "t", "succeeded", 1, "waits", seconds=9.0)])
     assert asked(admission, full, busy=False).limit == 0

@@ -396,36 +396,38 @@ def test_one_outcome_counts_of_a_run_that_its_worker_has_claimed_twice(
     assert ends(db) == [("succeeded", None)]
 
 
+@pytest.mark.parametrize("blocks", [False, True], ids=["all places taken", "loop blocked"])
 def test_runs_behind_handlers_that_take_long_are_left_to_other_workers(
-    app: Flask, jobs: CronJobs
+    app: Flask, jobs: CronJobs, blocks: bool
 ) -> None:
     limit(app, 2)
     hanging, ended, failed = list[int](), list[int](), list[int]()
+    hang_number = 1 if blocks else 2
 
     @jobs.task
     async def fetch(hangs: bool = False) -> None:
-        if hangs:
-            hanging.append(current_run.id)
-            await until(lambda: len(ended) == 80)
-        else:
+        if not hangs:
             ended.append(current_run.id)
-
-    def work_beside() -> None:
-        with app.app_context():
-            while len(ended) < 80 and first.is_alive():
-                time.sleep(0.5 if len(hanging) == 2 else 0.01)
-                if len(hanging) == 2:
-                    jobs.tick()
+            return
+        hanging.append(current_run.id)
+        end = time.monotonic() + 20
+        while blocks and len(ended) < 80:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        await until(lambda: len(ended) == 80)
 
     def work_first() -> None:
         with app.app_context():
             failed.append(jobs.tick().failed)
 
-    several = fetch.using(commit=True)
-    several.enqueue_many([{}] * 40 + [{"hangs": True}] * 2 + [{}] * 40)
+    runs = [{}] * 40 + [{"hangs": True}] * hang_number + [{}] * 40
+    fetch.using(commit=True).enqueue_many(runs)
     first = threading.Thread(target=work_first)
     first.start()
-    work_beside()
+    while len(ended) < 80 and first.is_alive():
+        time.sleep(0.5)
+        if len(hanging) == hang_number:
+            jobs.tick()
     first.join()
     assert failed == [0]
 
