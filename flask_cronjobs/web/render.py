@@ -281,7 +281,10 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
         return failure(code, text, title="The tables are missing")
     if code == 503:
         logger.error("The job pages cannot read the database: %s", error)
-        return failure(code, "The app's log says why. Try again in a moment.")
+        then = "Try again in a moment."
+        if isinstance(error, DatabaseTrouble) and error.unknown:
+            then = "It is not known whether the change was committed, so look before you repeat it."
+        return failure(code, f"The app's log says why. {then}")
     return failure(code, str(error))
 
 

@@ -7,13 +7,16 @@ import re
 from html import unescape
 from typing import Any
 
+import psycopg
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
 from itsdangerous import URLSafeTimedSerializer
+from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobDefinition
+from tests.marks import on_postgresql
 
 from .conftest import NOW, OWN, Pages
 
@@ -47,6 +50,26 @@ def test_action_changes_the_status_of_a_run(
     page = pages.text(f"runs/{run_id}")
     assert ("cancelled by ada" in page) == (after == "cancelled" and verb == "cancel")
     assert ("It was asked to stop." in page) == (after == "running")
+
+
+@on_postgresql
+def test_action_whose_answer_is_lost_is_not_said_to_have_failed(pages: Pages) -> None:
+    """If the page said to try again, a second run would be queued."""
+    pages.define()
+    seen: list[str] = []
+
+    def lose(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        seen.append(statement)
+        if statement == "COMMIT" and any("INSERT INTO job_runs" in text for text in seen):
+            event.remove(pages.engine, "after_cursor_execute", lose)
+            raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    event.listen(pages.engine, "after_cursor_execute", lose)
+    answer = pages.post("/jobs/definitions/run", name="remind")
+    assert answer.status_code == 503
+    assert "It is not known whether the change was committed" in answer.text
+    assert "Try again" not in answer.text
+    assert len(pages.runs()) == 1
 
 
 def test_run_now_is_for_definitions(pages: Pages) -> None:
