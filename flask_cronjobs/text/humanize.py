@@ -90,18 +90,19 @@ def since(moment: datetime | None, now: datetime) -> str:
 
 def full(moment: datetime) -> str:
     """Return *moment* in `printed_zone`, to the second: ``2026-11-20 06:00:00 UTC``."""
-    return f"{_printed(moment):%Y-%m-%d %H:%M:%S %Z}"
+    return f"{in_zone(moment, printed_zone.get()()):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def minute(moment: datetime) -> str:
     """Return *moment* in `printed_zone`, to the minute: ``2026-11-20 06:00 UTC``."""
-    return f"{_printed(moment):%Y-%m-%d %H:%M %Z}"
+    return f"{in_zone(moment, printed_zone.get()()):%Y-%m-%d %H:%M %Z}"
 
 
-def _printed(moment: datetime) -> datetime:
+def in_zone(moment: datetime, zone: tzinfo) -> datetime:
+    """Return *moment* in *zone*, or in UTC if there it is outside the years 1 to 9999."""
     try:
-        return moment.astimezone(printed_zone.get()())
-    except OverflowError:  # In that zone, the time may be after the year 9999.
+        return moment.astimezone(zone)
+    except OverflowError:
         return moment.astimezone(timezone.utc)
 
 

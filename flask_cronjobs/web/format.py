@@ -20,7 +20,7 @@ from ..insights.run_detail import RunView
 from ..insights.schedule_views import DefinitionView
 from ..schedule.cron_text import parse_zone
 from ..text import cut, printable
-from ..text.humanize import Link, since
+from ..text.humanize import Link, in_zone, since
 from ..types import JSON, Status
 
 #: A color of the pages, which is a class name of the style sheet.
@@ -77,7 +77,7 @@ def batch_tone(batch: BatchView) -> Tone:
 
 def clock(moment: datetime, zone: str, now: datetime) -> str:
     """Return *moment* in *zone* as ``today 07:00`` or ``Mon 23 Nov 07:00:12``."""
-    local, today = moment.astimezone(_zone(zone)), _day(now, zone)
+    local, today = in_zone(moment, _zone(zone)), _day(now, zone)
     near = _NEAR.get((local.date() - today).days)
     if near is not None:
         return f"{near} {_hour(local)}"
@@ -92,7 +92,7 @@ def day(local: datetime) -> str:
 
 def hour(moment: datetime, zone: str) -> str:
     """Return the time of *moment* in *zone*, with seconds unless it is a whole minute."""
-    return _hour(moment.astimezone(_zone(zone)))
+    return _hour(in_zone(moment, _zone(zone)))
 
 
 def _hour(local: datetime) -> str:
@@ -123,7 +123,7 @@ def _in_text(match: re.Match[str], zone: str, now: datetime) -> Markup:
     if match["moment"]:
         try:
             moment = datetime.fromisoformat(f"{match['moment']}+00:00")
-            local = clock(moment, zone, now)
+            local = clock(moment.astimezone(_zone(zone)), zone, now)
         except (ValueError, OverflowError):  # A name may have digits that only look like a moment.
             return escape(match[0])
         time = Markup('<time datetime="%s" title="%s">%s</time>')
@@ -240,7 +240,7 @@ def _waiting(run: RunView) -> str:
 
 @lru_cache(maxsize=64)
 def _day(moment: datetime, zone: str) -> date:
-    return moment.astimezone(_zone(zone)).date()
+    return in_zone(moment, _zone(zone)).date()
 
 
 @lru_cache(maxsize=64)

@@ -26,6 +26,8 @@ NOW = datetime(2026, 11, 20, 12, 6, 3, tzinfo=timezone.utc)
         (NOW + timedelta(days=3), "UTC", "Mon 23 Nov 12:06:03"),
         (NOW + timedelta(days=60), "UTC", "Tue 19 Jan 2027 12:06:03"),
         (NOW.replace(second=0), "UTC", "today 12:06"),
+        (NOW.replace(year=9999, month=12, day=31), "Asia/Tokyo", "Fri 31 Dec 9999 21:06:03"),
+        (NOW.replace(9999, 12, 31, 23), "Asia/Tokyo", "Fri 31 Dec 9999 23:06:03"),
         (NOW, "No/Such", "today 12:06:03"),
         (NOW, "../etc", "today 12:06:03"),
         (NOW, "", "today 12:06:03"),

@@ -16,6 +16,7 @@ import flask_cronjobs
 from flask_cronjobs.core.app_state import State
 from flask_cronjobs.models import JobBatch, JobOutput
 from flask_cronjobs.text.redaction import without_own_frames
+from tests.marks import on_both
 
 from .conftest import NOW, OWN, Pages
 
@@ -372,6 +373,21 @@ def test_an_error_that_is_no_text_spoils_no_list(pages: Pages, state: State) -> 
         connection.execute(text("UPDATE job_runs SET last_error = x'ff0061'"))
     for path in ("", "runs", "runs?status=dead", f"runs/{run_id}"):
         pages.text(path)
+
+
+@on_both
+def test_a_time_that_is_after_9999_in_the_zone_of_the_pages_spoils_no_list(
+    pages: Pages, state: State
+) -> None:
+    """Some write the end of time for a run that is to wait for ever."""
+    object.__setattr__(state.settings, "timezone", "Asia/Tokyo")
+    run = pages.add("queued")
+    with state.engine.begin() as connection:
+        end = "'9999-12-31 23:30:00.000000'"
+        connection.execute(text(f"UPDATE job_runs SET run_at = {end}, scheduled_for = {end}"))
+    for path in ("runs", "runs?status=queued", f"runs/{run}", "workers", ""):
+        pages.text(path)
+    assert "Fri 31 Dec 9999" in pages.text("runs?status=queued")
 
 
 def test_question_shows_the_first_runs_and_the_split_by_error(pages: Pages) -> None:
