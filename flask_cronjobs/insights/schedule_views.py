@@ -80,6 +80,11 @@ class DefinitionView:
     ping: str | None
     needs: tuple[Need, ...]
 
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether code that ticks declares what it needs, so that its slots can run."""
+        return self.elsewhere or not (self.orphaned or self.undeclared)
+
 
 #: The maximum number of runs of each definition that are shown.
 CELLS = 10

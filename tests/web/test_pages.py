@@ -155,7 +155,8 @@ def test_schedules_come_in_pages_both_ways(pages: Pages) -> None:
 
 
 def test_a_schedule_tells_its_runs_slots_and_task(pages: Pages) -> None:
-    definition = pages.define("nightly", payload={"token": "x", "days": 3})
+    payload = {"token": "x", "days": 3}
+    definition = pages.define("nightly", origin="database", payload=payload)
     for hours in range(1, 12):
         slot = NOW - timedelta(hours=hours)
         times = {"run_at": slot, "started_at": slot + timedelta(seconds=3)}
@@ -192,6 +193,15 @@ def test_a_schedule_says_what_is_wrong(pages: Pages) -> None:
         pages.define(f"d{number}", **({"origin": "database"} | values))
         pages.shows(f"definition?name=d{number}", reason, f"icon-{icon}.svg")
     pages.shows("", *(reason for _, _, reason in wrong))
+
+
+@pytest.mark.parametrize("values", [{"job_type": "gone"}, {"origin": "code"}])
+def test_a_schedule_that_no_code_declares_promises_no_slot(
+    pages: Pages, values: dict[str, Any]
+) -> None:
+    pages.define("d", **({"origin": "database"} | values))
+    page = pages.shows("definition?name=d", "nothing is scheduled")
+    assert "<time" not in page.partition('id="next"')[2].partition("</section>")[0]
 
 
 def test_a_name_with_any_characters_has_a_page(pages: Pages) -> None:
