@@ -238,7 +238,8 @@ class Count:
         return self.of(noun) if Count(number) == self else f"{number:,} of {self.of(noun)}"
 
     def __bool__(self) -> bool:
-        return self.value > 0
+        """Return whether there are rows, or may be: a capped 0 says only that none was found."""
+        return self.value > 0 or self.capped
 
 
 def count_of(value: int) -> Count:

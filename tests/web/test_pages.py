@@ -258,6 +258,15 @@ def test_workers_show_what_waits_and_who_serves_it(pages: Pages) -> None:
     pages.shows("workers", "by ada", hides=["Resume"])
 
 
+def test_a_queue_whose_runs_were_not_counted_is_not_said_to_be_empty(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.insights.backlog.COUNTED", 1)
+    for queue in ("default", "default", "mail"):
+        pages.add(queue=queue)
+    pages.shows("workers", "1+ waiting", "0+ waiting", hides=["empty</span>"])
+
+
 def test_pauses_of_a_task_or_queue_begin_and_end(pages: Pages) -> None:
     pages.tick(5)
     pages.post("/jobs/pause", what="task:remind")

@@ -189,6 +189,16 @@ def test_a_list_offers_what_can_be_done_to_those_shown_and_to_all(
     assert re.findall(r'<a class="button" href="[^"]*">(\w+)…', page) == verbs.split()
 
 
+def test_all_matching_runs_are_offered_though_the_first_that_are_counted_do_not_match(
+    pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flask_cronjobs.insights.run_list._COUNTED_ROWS", 2)
+    for error_type in ("KeyError", "KeyError", "ValueError", "ValueError"):
+        pages.add("dead", error_type=error_type)
+    page = pages.text("runs?status=dead&error_type=ValueError&limit=1")
+    assert re.findall(r'<a class="button" href="[^"]*">(\w+)…', page) == ["Retry", "Discard"]
+
+
 def test_it_asks_and_then_discards_those_of_the_filter(pages: Pages) -> None:
     for error_type in ("ValueError", "ValueError", "KeyError"):
         pages.add("dead", error_type=error_type)
