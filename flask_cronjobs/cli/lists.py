@@ -64,7 +64,7 @@ def ticks(limit: int, before: int | None) -> Answer:
         f"{one_line(host.host)} was seen {since(host.seen_at, page.now)}" for host in hosts
     )
     return listing(
-        *("ticks", page, headers, cells, "There are no older ticks." if before else none),
+        *("ticks", page, headers, cells, none),
         above=() if before else above,
         below=sightings,
         gaps=gaps.rows,

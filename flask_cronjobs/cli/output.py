@@ -177,12 +177,14 @@ def listing(
 
     :param name: the name of the rows in JSON.
     :param rows: the cells of each row of *page*.
-    :param none: the text to print if there are no rows.
+    :param none: the text to print if there are no rows at all.
     :param above: the lines to print before the table.
     :param below: the lines to print after the table.
     :param note: a line for standard error.
     :param others: more values for JSON.
     """
+    if click.get_current_context().params.get(_behind()) is not None:
+        none = f"There are no {'older' if _behind() == 'before' else 'more'} {name}."
 
     def show() -> None:
         for line in (*above, *(() if page.rows else (none,))):

@@ -29,6 +29,11 @@ def test_empty_list_says_so(admin: Admin) -> None:
             "No tick has run yet. To print the line for the crontab: flask jobs admin crontab",
         ),
         ("ticks --before 1", "There are no older ticks."),
+        ("list --before 1", "There are no older runs."),
+        ("effects --before 1", "There are no older effects."),
+        ("batches --before 1", "There are no older batches."),
+        ("operations --before 1", "There are no older operations."),
+        ("definitions --after z", "There are no more definitions."),
         ("operations", "No operations have been recorded."),
         ("queues", "No task is declared, and nothing waits."),
     ):
