@@ -144,7 +144,7 @@ def this_command(**changed: object) -> str:
         argument = values.get(parameter.name or "")
         several = isinstance(parameter, click.Option) and parameter.multiple
         for value in argument or () if several else (argument,):
-            if value in (None, False, parameter.default):
+            if value is None or value is False or value == parameter.default:
                 continue
             if isinstance(parameter, click.Option):
                 words.append(parameter.opts[0])

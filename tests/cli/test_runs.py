@@ -59,6 +59,15 @@ def test_list_searches_several_statuses_and_a_time(admin: Admin, rows: Rows) -> 
     assert len(admin.data("list", *times)["runs"]) == 3
 
 
+def test_the_next_page_keeps_an_age_of_0(admin: Admin, rows: Rows) -> None:
+    """Without it, the next page would have runs that are not due yet."""
+    rows.run(age=-600)
+    for _ in range(2):
+        rows.run(age=60)
+    out = admin.ok("list", "--older-than", "0s", "--limit", "1")
+    assert "Older: flask jobs admin list --older-than 0s --limit 1 --before" in out
+
+
 def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
     codes = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4, "queued": 124}
     for status, code in codes.items():
