@@ -15,6 +15,7 @@ from .. import types
 from ..core.tasks.options import is_moment
 from ..insights.run_filters import FILTERS, Filter, RunFilter
 from ..insights.wait_reasons import WAITS
+from ..text import one_line
 from ..text.humanize import parse_age, parse_time
 from ..types import MAX_ID, STATUSES
 
@@ -154,7 +155,8 @@ def paging(limit: int, by: str) -> Iterator[click.Option]:
 def actor() -> str:
     """Return the name of the user who runs the command, for the log."""
     try:
-        return f"{getpass.getuser()} (shell)"
+        # A variable may hold bytes that are not UTF-8, which no database stores.
+        return one_line(f"{getpass.getuser()} (shell)")
     except (KeyError, OSError):
         # A user ID in a container may have no name.
         return f"uid {os.getuid()} (shell)" if hasattr(os, "getuid") else "shell"

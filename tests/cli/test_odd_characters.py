@@ -12,6 +12,7 @@ import pytest
 from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.log import log_run, logger
+from tests.marks import on_both
 from tests.rows import Rows
 
 from .conftest import Run
@@ -113,6 +114,17 @@ def test_commands_to_paste_are_quoted(run: Run, rows: Rows) -> None:
     assert "All 13: flask jobs admin definitions\n" in run("admin").output
     line = run("admin", "definitions", "--limit", 9).output.partition("More: ")[2].splitlines()[0]
     assert shlex.split(line)[-2:] == ["--after", f"{SHELL}08"]
+
+
+@on_both
+def test_a_user_whose_name_is_not_utf_8_can_act(
+    run: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "j\udcf6rg\n")
+    for args in (("cancel", rows.run()), ("pause", "--queue", "mail")):
+        result = run("admin", *args)
+        assert result.exit_code == 0, result.exception
+    assert run("admin", "operations").output.count("j rg  (shell)") == 2
 
 
 @pytest.mark.parametrize("char", ["\n", "\r", "\x1b", "\0"])
