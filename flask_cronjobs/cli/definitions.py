@@ -34,7 +34,7 @@ def definitions(limit: int, after: str | None) -> Answer:
         (
             *(row.name, row.task, schedule_of(row), outcomes_of(row)),
             "-" if row.last_seconds is None else duration(row.last_seconds),
-            obstacle_to(row, page.now) or ", ".join(f"{s:%a %m-%d %H:%M}" for s in row.next_slots),
+            obstacle_to(row, page.now) or ", ".join(_shown(s, page.now) for s in row.next_slots),
         )
         for row in page.rows
     )
@@ -44,6 +44,11 @@ def definitions(limit: int, after: str | None) -> Answer:
         *(headers, cells, no_definitions()),
         below=(*legend_of(page.rows), *(_unscheduled() if is_last else ())),
     )
+
+
+def _shown(slot: datetime, now: datetime) -> str:
+    """Return *slot* with its day, and with its year if that is another one."""
+    return f"{slot:%a %m-%d %H:%M}" if slot.year == now.year else f"{slot:%a %Y-%m-%d %H:%M}"
 
 
 def schedule_of(row: DefinitionView) -> str:

@@ -101,6 +101,16 @@ def test_definitions_show_their_next_three_slots(admin: Admin, rows: Rows, jobs:
     assert [len(view["next_slots"]) for view in views] == [0, 3, 3]
 
 
+def test_slots_of_other_years_have_their_year(admin: Admin, rows: Rows, jobs: CronJobs) -> None:
+    """Three leap days would look like three times the next February 29."""
+    jobs.task(name="leap")(lambda: None)
+    rows.definition("leap", origin="database", schedule="0 0 29 2 *")
+    (view,) = admin.data("definitions")["definitions"]
+    days = [slot[:10] for slot in view["next_slots"]]
+    output = admin.ok("definitions")
+    assert [day in output for day in days] == [day[:4] != str(ago().year) for day in days]
+
+
 # effects
 
 
