@@ -38,6 +38,7 @@ class DefinitionRow(NamedTuple):
         later tick whose code declares it sets this back to None.
     :ivar app: the name of the app whose code declared it.
     :ivar broken: why a column cannot be read. The payload is then empty, or *next_run_at* None.
+    :ivar lacks_payload: whether the payload is empty since it cannot be read.
     """
 
     id: int
@@ -50,6 +51,7 @@ class DefinitionRow(NamedTuple):
     considered_until: datetime | None = None
     undeclared_since: datetime | None = None
     app: str | None = None
+    lacks_payload: bool = False
 
     @property
     def due(self) -> bool:
@@ -322,6 +324,7 @@ def enqueued_here(d: Dialect) -> str:
 
 def _row(row: Row[Any]) -> DefinitionRow:
     payload, broken = _payload(row.payload)
+    lacks_payload = broken is not None
     next_run_at = time_or_none(row.next_run_at)
     if next_run_at is None and row.next_run_at is not None:
         broken = broken or f"its next_run_at is {row.next_run_at!r}, which is not a time."
@@ -338,6 +341,7 @@ def _row(row: Row[Any]) -> DefinitionRow:
         considered_until=time_or_none(row.considered_until),
         undeclared_since=time_or_none(row.undeclared_since),
         app=row.app,
+        lacks_payload=lacks_payload,
     )
 
 

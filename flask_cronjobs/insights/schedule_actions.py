@@ -30,7 +30,7 @@ from ..core.tasks.registry import DefinitionSpec
 from ..core.ticks import TickHistory
 from ..db.connection import Bookkeeping
 from ..db.errors import LockWait, still_locked
-from ..errors import KeyConflict, NotFound, TaskError, UnknownTask
+from ..errors import KeyConflict, NotFound, PayloadError, TaskError, UnknownTask
 from ..log import DEFAULT_ACTOR, log_run
 from ..text import did_you_mean, one_line
 from ..types import PauseKind
@@ -89,7 +89,7 @@ def queue_run(
     :raises NotFound: no definition or task has that name; the message suggests similar names.
     :raises UnknownTask: the definition's task is not declared by this app's code.
     :raises TypeError: the handler does not take *payload*.
-    :raises PayloadError: *payload* is not plain JSON.
+    :raises PayloadError: *payload* is not plain JSON, or the definition's cannot be read.
     :raises TaskError: an option is invalid.
     :raises KeyConflict: the idempotency key belongs to a run of another task.
     """
@@ -133,6 +133,10 @@ def _definition_run(
         raise UnknownTask(
             f"The definition {spec.name!r} needs the task {spec.job_type!r}, which this app's "
             "code does not declare. Run it from an app that does, or remove the definition."
+        )
+    if payload is None and definition.lacks_payload:
+        raise PayloadError(
+            f"The payload of the definition {spec.name!r} cannot be read. Give a new one."
         )
     own: dict[str, Any] = {"payload": json.dumps(spec.payload), "definition_id": definition.id}
     run = NewRun(**spec.policy | own | options.own_values)

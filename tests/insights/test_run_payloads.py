@@ -56,6 +56,17 @@ def test_a_payload_that_the_handler_does_not_take_changes_nothing(
     assert (rows.get(run_id).status, rows.get(run_id).payload) == ("dead", {"user": 1})
 
 
+def test_a_definition_whose_payload_cannot_be_read_runs_only_with_another(
+    state: State, rows: Rows, jobs: CronJobs
+) -> None:
+    """Its ticks refuse it, too. Without a payload, the handler would use its defaults."""
+    jobs.task(name="tell")(lambda whom="all": None)
+    rows.definition("daily", job_type="tell", payload=["ada"])
+    with pytest.raises(PayloadError, match="'daily' cannot be read"):
+        queue_run(state, "daily")
+    assert rows.get(queue_run(state, "daily", {"whom": "ada"}).id).payload == {"whom": "ada"}
+
+
 @pytest.mark.parametrize("status", ["queued", "running", "succeeded", "skipped"])
 def test_only_a_run_that_can_be_retried_gets_another_payload(
     state: State, rows: Rows, status: str
