@@ -86,10 +86,10 @@ class Cursor:
 
 
 def sorting_of(status: Status | None, overdue: bool) -> Sorting:
-    """Return the order for runs of *status*: dead runs by their end, waiting runs by due time."""
-    if status == "dead":
-        return LATEST_DEATH
-    return DUE_FIRST if overdue or status in ("queued", "failed") else NEWEST
+    """Return the order for runs of *status*: waiting runs by due time, dead runs by their end."""
+    if overdue or status in ("queued", "failed"):
+        return DUE_FIRST
+    return LATEST_DEATH if status == "dead" else NEWEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,16 @@ def test_why_a_run_waits_and_how_long_it_took_have_columns_of_their_own(pages: P
 # The subject of a list
 
 
+@on_both
+def test_each_chip_leads_from_the_overdue_runs_of_a_batch_to_a_list(pages: Pages) -> None:
+    pages.insert(JobBatch(key="b"))
+    page = pages.text("runs?batch=b&overdue=1")
+    for status in ("queued", "running", "failed", "dead"):
+        link = f'href="/jobs/runs?batch=b&amp;overdue=1&amp;status={status}"'
+        assert link in page
+        pages.text(html.unescape(link)[12:-1])
+
+
 def test_a_batch_stands_above_its_runs(pages: Pages) -> None:
     key = "weekly:<W47>"
     with pages.app.app_context():
