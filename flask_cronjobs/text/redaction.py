@@ -11,7 +11,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from ..types import JSON
-from . import clean, cut, pattern
+from . import clean, cut, one_line, pattern
 
 #: The largest number of characters that are kept of an error message, and of a stack.
 MAX_ERROR_CHARACTERS = 2_000
@@ -210,10 +210,13 @@ def _message(error: BaseException) -> str:
 
 
 def type_name(error: BaseException) -> str:
-    """Return the name of *error*'s type, with its module unless it is built in."""
+    """Return the name of *error*'s type, with its module unless it is built in.
+
+    It has no line breaks, since forms, which send it back, cannot send them unchanged.
+    """
     kind = type(error)
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    return safe_text(name.removeprefix("flask_cronjobs.errors."), 200)
+    return one_line(safe_text(name.removeprefix("flask_cronjobs.errors."), 200))
 
 
 def stack_text(error: BaseException) -> str:

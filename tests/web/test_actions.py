@@ -16,7 +16,7 @@ from sqlalchemy import event
 
 from flask_cronjobs import CronJobs
 from flask_cronjobs.models import JobDefinition
-from tests.marks import on_postgresql
+from tests.marks import on_both, on_postgresql
 
 from .conftest import NOW, OWN, Pages
 
@@ -70,6 +70,24 @@ def test_action_whose_answer_is_lost_is_not_said_to_have_failed(pages: Pages) ->
     assert "It is not known whether the change was committed" in answer.text
     assert "Try again" not in answer.text
     assert len(pages.runs()) == 1
+
+
+@on_both
+def test_runs_whose_error_has_a_long_name_are_retried_together(pages: Pages) -> None:
+    @pages.jobs.task(retry=1)
+    def fail() -> None:
+        raise type("E" * 300, (Exception,), {})
+
+    with pages.app.app_context():
+        for _ in range(2):
+            pages.jobs.enqueue("fail", {}, commit=True)
+        pages.jobs.tick()
+    form = pages.text().partition('action="/jobs/dead/retry"')[2].partition("</form>")[0]
+    fields = dict(re.findall(r'name="([^"]*)" value="([^"]*)"', form))
+    # Browsers send each line break as two characters.
+    sent = {name: unescape(value).replace("\n", "\r\n") for name, value in fields.items()}
+    message = pages.said(pages.post("/jobs/dead/retry", **sent))
+    assert message == "2 runs of fail are queued again."
 
 
 def test_run_now_is_for_definitions(pages: Pages) -> None:
