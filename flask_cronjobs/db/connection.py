@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..errors import DatabaseTrouble, SetupError
 from .dialect import Dialect, busy_timeout, dialect_of, load_odd_values
 from .engines import USE_UTF8, connect_apart, refuse_shared_memory, unfit_encoding
-from .errors import explain, remedy_for
+from .errors import explain, is_refused, remedy_for
 from .statements import deadlines, keep_plans
 
 T = TypeVar("T")
@@ -130,7 +130,8 @@ class Bookkeeping:
                     raise explain(error, self.engine) from error
                 if remedy == "reconnect":
                     self._start_over()
-                is_unknown = remedy == "reconnect" and self._may_be_committed and not repeat
+                is_broken = remedy == "reconnect" and not is_refused(error)
+                is_unknown = is_broken and self._may_be_committed and not repeat
                 if is_unknown or time.monotonic() + pause >= until:
                     raise explain(error, self.engine, is_unknown) from error
             except BaseException:

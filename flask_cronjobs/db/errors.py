@@ -50,6 +50,8 @@ _RECONNECT = {
     "57P05",  # idle_session_timeout
     "53300",  # too_many_connections
 }
+#: Those of `_RECONNECT` with which the server refuses a statement, so that nothing is committed.
+_REFUSED = {"0A000", "25006"}
 _CREATE_TABLES = {"42P01", "42703"}  # undefined_table, undefined_column
 _SQLITE_CREATE_TABLES = ("no such table", "no such column", "has no column")
 _SQLITE_REPEAT = ("database is locked", "database table is locked", "database schema has changed")
@@ -109,6 +111,11 @@ def remedy_for(error: SQLAlchemyError) -> Remedy:
     if state in _RECONNECT or state.startswith("08") or error.connection_invalidated:
         return "reconnect"
     return "fail"
+
+
+def is_refused(error: SQLAlchemyError) -> bool:
+    """Return whether the server refused the statement, so that it has committed nothing."""
+    return isinstance(error, DBAPIError) and sqlstate_of(error.orig) in _REFUSED
 
 
 def is_of_database(error: BaseException) -> bool:

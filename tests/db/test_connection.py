@@ -198,6 +198,19 @@ def race_to_the_end(kit: Kit) -> list[int]:
 
 @on_postgresql
 class TestTriedAgain:
+    @pytest.mark.parametrize("code", ["25006", "0A000"])
+    def test_statement_that_the_server_refused_is_known_to_have_done_nothing(
+        self, kit: Kit, code: str
+    ) -> None:
+        """So it is tried again even if it must not be committed twice."""
+        refusal = text(f"DO $$ BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$")
+        with kit.books.trying_once(), pytest.raises(DatabaseTrouble) as raised:
+            kit.books.rows(refusal, repeat=False)
+        assert not raised.value.unknown
+        kit.books.rows(text("SET default_transaction_read_only = on"))
+        kit.books.rows(insert(JobRun).values(job_type="task").returning(JobRun.id), repeat=False)
+        assert len(kit.all_rows()) == 1
+
     @pytest.mark.parametrize(("code", "emptied"), TRANSIENT.items())
     def test_whole_transaction_runs_again(self, kit: Kit, code: str, emptied: bool) -> None:
         """Such an error empties the app's pool, whose connections go to the same server."""
