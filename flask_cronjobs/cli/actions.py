@@ -160,8 +160,10 @@ def _print_preview(ids: Sequence[int]) -> None:
 
 def _others(action: Action, which: RunFilter) -> str:
     """Return advice about the statuses that *action* changes only with ``--status``."""
-    others = [status for status in action.allowed if status not in action.statuses(which)]
-    if which.status is not None or not others:
+    chosen = action.statuses(which)
+    others = [status for status in action.allowed if status not in chosen]
+    # A filter such as --stale finds runs of its own statuses alone.
+    if which.status is not None or chosen != list(action.default) or not others:
         return ""
     return f" To include others, add --status with one of: {', '.join(others)}."
 

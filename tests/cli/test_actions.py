@@ -94,6 +94,11 @@ def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, 
     assert admin.ok("discard", "--task", "send") == "No dead runs match.\n"
     nothing = admin.ok("cancel", "--task", "export")
     assert nothing == "No queued or failed or running runs match.\n"
+    assert admin.ok("cancel", "--stale") == "No running runs match.\n"
+    assert admin.ok("retry", "--overdue", "--queue", "x").startswith(
+        "No failed runs match. No task"
+    )
+    assert "--status" not in admin.ok("retry", "--overdue", "--queue", "x")
     assert admin.refused("retry", "--status", "succeeded", "--yes") == (
         "Error: Each of these runs succeeded. To do its work again: flask jobs admin again ID\n"
     )
