@@ -129,7 +129,7 @@ def _act(action: Action, ids: Sequence[int], which: RunFilter, confirmed: bool) 
 
 def _act_on_each(action: Action, ids: Sequence[int]) -> None:
     refused = False
-    for run_id in ids:
+    for run_id in dict.fromkeys(ids):
         try:
             change = action.one(state_of(), run_id, actor())
         except CronJobsError as error:

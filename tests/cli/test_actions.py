@@ -84,6 +84,11 @@ def test_bulk_shows_counts_and_asks_first(
     assert rows.get(foreign).status == after
 
 
+def test_an_id_that_is_given_twice_counts_once(admin: Admin, rows: Rows) -> None:
+    run_id = rows.run("dead")
+    assert admin.ok("retry", run_id, run_id) == f"Run {run_id} of send: queued again.\n"
+
+
 def test_bulk_that_finds_nothing_says_which_statuses_it_looked_at(admin: Admin, rows: Rows) -> None:
     rows.run("failed", age=3600, queue="quick")
     rows.run("succeeded")
