@@ -18,8 +18,8 @@ from ..types import MAX_ID, STATUSES
 
 MAX_TEXT = 500
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-#: The year 9999, in microseconds since the epoch.
-_LAST_MOMENT = 253_000_000_000_000_000
+#: The end of the year 9999, in microseconds since the epoch.
+_LAST_MOMENT = 253_402_300_799_999_999
 MAX_PAGE = 200
 Choice = TypeVar("Choice", bound=str)
 

@@ -396,6 +396,16 @@ def test_an_error_that_is_no_text_spoils_no_list(pages: Pages, state: State) -> 
 
 
 @on_both
+def test_runs_that_are_due_in_9999_have_a_next_page(pages: Pages) -> None:
+    """Some enqueue runs that are to wait for ever."""
+    for _ in range(2):
+        pages.add("queued", run_at=NOW.replace(year=9999, month=12, day=29))
+    first = pages.text("runs?status=queued&limit=1")
+    (link,) = re.findall(r'<a rel="next" href="/jobs/([^"]*)"', first)
+    assert "#2</span>" in pages.text(html.unescape(link))
+
+
+@on_both
 def test_a_time_that_is_after_9999_in_the_zone_of_the_pages_spoils_no_list(
     pages: Pages, state: State
 ) -> None:
