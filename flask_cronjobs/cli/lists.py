@@ -29,7 +29,7 @@ from .terminal import paint
 @look_at_list("queues", "flask jobs admin queues")
 def queues() -> Answer:
     """List the queues with their waiting runs and the hosts that serve them."""
-    page = list_queues(state_of())
+    page = list_queues(state_of(), limit=None)
     headers = ("QUEUE", "WAITING", "DUE", "OLDEST", "SERVED BY")
     cells = (
         (

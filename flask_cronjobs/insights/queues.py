@@ -50,11 +50,11 @@ class QueueView:
         return self.executor or (f"{hosts} and {more} more" if more > 0 else hosts) or "no host"
 
 
-def list_queues(source: Source, limit: int = 100) -> Page[QueueView]:
+def list_queues(source: Source, limit: int | None = 100) -> Page[QueueView]:
     """Return the queues of this app's tasks, of waiting runs and of pauses, ordered by name.
 
-    :param limit: the maximum number of queues to return. If there are more, paused queues are kept
-        first, then those whose oldest run has been due longest.
+    :param limit: the maximum number of queues to return; None for all. If there are more, paused
+        queues are kept first, then those whose oldest run has been due longest.
     """
     with reading(source) as reader:
         groups = waiting_groups(reader)

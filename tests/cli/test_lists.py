@@ -78,6 +78,14 @@ def test_next_page_is_a_command_with_all_that_was_asked(
     assert f": flask jobs admin {name}" not in admin.ok(*args.split(), "--limit", "3")
 
 
+def test_queues_are_all_listed(admin: Admin, rows: Rows) -> None:
+    """The list has no next page, and its JSON would not say that it was cut."""
+    names = [f"q{number:03}" for number in range(101)]
+    for name in names:
+        rows.run(queue=name)
+    assert [queue["name"] for queue in admin.data("queues")["queues"]] == names
+
+
 # definitions
 
 
