@@ -264,6 +264,8 @@ def pause(name: str | None, queue: str | None, task: str | None) -> None:
     is_new = actions.pause(state_of(), target, actor())
     result = f"Paused {what}" if is_new else f"{one_line(target.name)} is already paused"
     option = () if target.kind == "definition" else (f"--{target.kind}",)
+    if not option and target.name.startswith("-"):
+        option = ("--",)  # Otherwise the name would be taken for an option.
     click.echo(f"{result}. To resume it: {command('resume', *option, target.name)}")
 
 

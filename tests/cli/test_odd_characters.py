@@ -112,6 +112,9 @@ def test_commands_to_paste_are_quoted(run: Run, rows: Rows) -> None:
     command = run("admin", "pause", f"{SHELL}00").output.partition(": ")[2]
     assert shlex.split(command) == ["flask", "jobs", "admin", "resume", f"{SHELL}00"]
     assert "All 13: flask jobs admin definitions\n" in run("admin").output
+    rows.definition("-x")
+    command = run("admin", "pause", "--", "-x").output.partition(": ")[2]
+    assert run(*shlex.split(command)[2:]).output == "Resumed -x.\n"
     line = run("admin", "definitions", "--limit", 9).output.partition("More: ")[2].splitlines()[0]
     assert shlex.split(line)[-2:] == ["--after", f"{SHELL}08"]
 
