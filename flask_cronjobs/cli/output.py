@@ -183,8 +183,8 @@ def listing(
     :param note: a line for standard error.
     :param others: more values for JSON.
     """
-    if click.get_current_context().params.get(_behind()) is not None:
-        none = f"There are no {'older' if _behind() == 'before' else 'more'} {name}."
+    if click.get_current_context().params.get(_next_option()) is not None:
+        none = f"There are no {'older' if _next_option() == 'before' else 'more'} {name}."
 
     def show() -> None:
         for line in (*above, *(() if page.rows else (none,))):
