@@ -211,6 +211,8 @@ class Bookkeeping:
         assert raw is not None
         self._connection, self._raw = connection, raw
         try:
+            if not self.dialect.one_writer:
+                raw.commit()  # See `engines.end_transactions_of_listeners`.
             self.engine.dialect.set_isolation_level(raw, "AUTOCOMMIT")
             if self.dialect.one_writer:
                 _use_explicit_transactions(raw)

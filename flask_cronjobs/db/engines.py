@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 from flask import Flask
 from sqlalchemy import Connection, Engine, create_engine, event, inspect
@@ -274,6 +275,21 @@ def end_interrupted_transactions(engine: Engine) -> None:
     event.listen(engine, "reset", _roll_back_unended)
 
 
+#: The engines of which `end_transactions_of_listeners` was called.
+_setting_levels: WeakSet[Engine] = WeakSet()
+
+
+def end_transactions_of_listeners(engine: Engine) -> None:
+    """Let the isolation level of each new connection of *engine* be set.
+
+    On PostgreSQL, a ``SET …`` of a listener of ``connect`` begins a transaction. As long as it is
+    open, the driver refuses to change the level.
+    """
+    if engine.dialect.name == "postgresql" and engine not in _setting_levels:
+        _setting_levels.add(engine)
+        event.listen(engine, "set_connection_execution_options", _commit)
+
+
 def _begin(connection: Connection, name: str | None) -> None:
     driver: Any = connection.connection.dbapi_connection
     # An app that handles transactions itself (AUTOCOMMIT, or SQLAlchemy's recipe with a listener
@@ -283,6 +299,12 @@ def _begin(connection: Connection, name: str | None) -> None:
     )
     if is_ours and not driver.in_transaction:
         connection.exec_driver_sql("BEGIN")
+
+
+def _commit(connection: Connection, options: Mapping[str, Any]) -> None:
+    driver: Any = connection.connection.dbapi_connection
+    if "isolation_level" in options and not connection.in_transaction():
+        driver.commit()  # Without a transaction, the driver sends nothing.
 
 
 def _roll_back(driver: Any, _record: object, _error: object) -> None:

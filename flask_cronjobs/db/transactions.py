@@ -21,6 +21,7 @@ from ..errors import AtomicCommit, DatabaseTrouble, SetupError
 from .connection import Bookkeeping, is_locked
 from .database import Database
 from .dialect import dialect_of
+from .engines import end_transactions_of_listeners
 from .errors import sqlstate_of
 from .statements import deadlines
 
@@ -84,6 +85,7 @@ def isolated(db: Database) -> Generator[None]:
         # committed already.
         session.commit()
     level = dialect_of(bind).atomic_level
+    end_transactions_of_listeners(bind)
 
     def begin(session: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:

@@ -31,6 +31,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "serializable": {"isolation_level": "SERIALIZABLE"},
     "pool of one": {"pool_size": 1, "max_overflow": 0, "pool_timeout": 60},
 }
+SET_NAME = "SET application_name TO shop"
 LEARN_MORE = "To learn more: flask jobs admin doctor."
 RAISE = """
 CREATE SEQUENCE troubles;
@@ -137,6 +138,31 @@ def test_engine_settings_of_the_app_do_not_reach_bookkeeping(
     assert (report.succeeded, report.lost, report.failed) == (13, 0, 0)
     assert attempts(app, db) == {("succeeded", 1)}
     assert time.monotonic() - began < 60  # No statement waited for the pool.
+
+
+@on_postgresql
+def test_transaction_that_a_listener_leaves_open_fails_no_run(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs, tick: Tick
+) -> None:
+    """In it, psycopg refuses to change the isolation level: ticks ended, atomic runs failed."""
+
+    @jobs.task(retry=False, atomic=True)
+    def atomic() -> str | None:
+        return db.session.scalar(text("SHOW application_name"))
+
+    @jobs.task(retry=False)
+    def in_steps() -> str | None:
+        return jobs.step("name", lambda: db.session.scalar(text("SHOW application_name")))
+
+    with app.app_context():
+        event.listen(db.engine, "connect", lambda driver, _: driver.execute(SET_NAME))
+        db.engine.dispose()
+        atomic.using(commit=True).enqueue()
+        in_steps.using(commit=True).enqueue()
+        db.engine.dispose()
+    assert tick().succeeded == 2
+    with app.app_context():
+        assert set(db.session.scalars(select(JobRun.result))) == {"shop"}
 
 
 @pytest.mark.parametrize(
