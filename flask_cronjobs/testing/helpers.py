@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import Connection, select, text
 
 from ..core.app_state import State, state_of
 from ..core.current import in_run
@@ -244,7 +244,22 @@ def _fresh_session(state: State) -> Generator[None]:
     try:
         yield
     finally:
+        _end_snapshot(state)
         state.db.session().expire_all()
+
+
+def _end_snapshot(state: State) -> None:
+    """Let the test's session see what others have committed since its transaction began.
+
+    `_ready` has checked that there is nothing to commit.
+    """
+    session = state.db.session()
+    if isinstance(state.database, Connection) or not (
+        session.is_active and session.in_transaction()
+    ):
+        return
+    if session.connection().get_isolation_level() != "READ COMMITTED":
+        session.commit()
 
 
 def _waits(state: State, with_delayed: bool) -> list[float]:
@@ -312,6 +327,7 @@ def _perform_alone(state: State, run_id: int, raise_errors: bool) -> None:
 
 def _loaded(state: State, run_id: int) -> JobRun:
     """Return the current state of a run, loaded in ``db.session``."""
+    _end_snapshot(state)
     return state.db.session().get_one(JobRun, run_id, populate_existing=True)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from flask_cronjobs import CronJobs, NotFound, PayloadError, SetupError, StateConflict, UnknownTask
+from flask_cronjobs.db.create import set_wal
 from flask_cronjobs.db.dialect import clock_shift, dialect_of
 from flask_cronjobs.models import JobDefinition
 from flask_cronjobs.testing import drain, enqueued, fire, run, travel
@@ -184,3 +185,21 @@ def test_handler_that_ends_the_tests_transaction_is_named(
 
 def test_fire_takes_the_task_whose_definition_is_meant(shop: Shop) -> None:
     assert fire(shop.report).status == "succeeded"
+
+
+@pytest.mark.parametrize("engine_options", [{"isolation_level": "SERIALIZABLE"}], indirect=True)
+def test_session_sees_the_runs_though_its_transaction_is_older(
+    app: Flask, db: SQLAlchemy, jobs: CronJobs
+) -> None:
+    """In a snapshot, the helpers did not find the runs that they had made."""
+    jobs.task(name="it", schedule="@daily")(lambda: None)
+    with app.app_context():
+        if db.engine.dialect.name == "sqlite":
+            set_wal(db.engine)
+            event.listen(db.engine, "begin", lambda begun: begun.exec_driver_sql("BEGIN"))
+        waiting = jobs.enqueue("it", commit=True)
+        assert waiting.status == "queued"  # This begins the transaction.
+        assert drain().succeeded == 1
+        assert waiting.status == "succeeded"
+        assert fire("it").status == "succeeded"
+        assert run("it").status == "succeeded"
