@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from flask import g, has_app_context
@@ -37,7 +37,7 @@ def watch_commits(state: State) -> None:
 
     @app.teardown_appcontext
     def warn_of_uncommitted(error: BaseException | None) -> None:
-        names = _listed([note for _, note in _take_notes()]) if _noted else ""
+        names = _listed([note.what for note in _take_notes()]) if _noted else ""
         warnings = _at_end.pop(_context(), []) if _at_end else []
         if error is not None:
             return
@@ -58,7 +58,7 @@ def watch_commits(state: State) -> None:
 
 def uncommitted_runs() -> str:
     """Return the runs that this context has enqueued and not committed, as a text."""
-    return _listed([note for _, note in g.get(_UNCOMMITTED, [])])
+    return _listed([note.what for note in g.get(_UNCOMMITTED, [])])
 
 
 def uncommitted(db: Database) -> str | None:
@@ -74,10 +74,19 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if names[10:] else "")
 
 
+class _Note(NamedTuple):
+    """Runs that were enqueued in a transaction, perhaps in a savepoint of it."""
+
+    transaction: SessionTransaction | None
+    savepoint: SessionTransaction | None
+    what: str
+
+
 def note_enqueued(session: Session, what: str) -> None:
     """Note that *what* was enqueued in this context by *session*, and is not committed yet."""
     _noted.add(_context())
-    g.setdefault(_UNCOMMITTED, []).append((session.get_transaction(), what))
+    note = _Note(session.get_transaction(), session.get_nested_transaction(), what)
+    g.setdefault(_UNCOMMITTED, []).append(note)
 
 
 def warn_at_end(warning: Callable[[], None]) -> None:
@@ -85,9 +94,9 @@ def warn_at_end(warning: Callable[[], None]) -> None:
     _at_end.setdefault(_context(), []).append(warning)
 
 
-def _take_notes() -> list[tuple[SessionTransaction | None, str]]:
+def _take_notes() -> list[_Note]:
     _noted.discard(_context())
-    notes: list[tuple[SessionTransaction | None, str]] = g.pop(_UNCOMMITTED, [])
+    notes: list[_Note] = g.pop(_UNCOMMITTED, [])
     return notes
 
 
@@ -106,10 +115,26 @@ def _forget_uncommitted(session: Session) -> None:
         # Keep the notes of other transactions: their runs are lost, since the session was removed
         # or closed.
         ended_transactions = (session.get_transaction(), None)
-        other_notes = [note for note in _take_notes() if note[0] not in ended_transactions]
-        if other_notes:
-            _noted.add(_context())
-            setattr(g, _UNCOMMITTED, other_notes)
+        _keep([note for note in _take_notes() if note.transaction not in ended_transactions])
+
+
+@event.listens_for(Session, "after_soft_rollback")
+def _forget_rolled_back(session: Session, ended: SessionTransaction) -> None:
+    # The runs of a savepoint that was rolled back are not lost by mistake.
+    if ended.nested and has_app_context() and _noted:
+        _keep([note for note in _take_notes() if not _is_within(note.savepoint, ended)])
+
+
+def _is_within(savepoint: SessionTransaction | None, outer: SessionTransaction) -> bool:
+    while savepoint is not None and savepoint is not outer:
+        savepoint = savepoint.parent
+    return savepoint is outer
+
+
+def _keep(notes: list[_Note]) -> None:
+    if notes:
+        _noted.add(_context())
+        setattr(g, _UNCOMMITTED, notes)
 
 
 _WRITTEN = "cronjobs_written"

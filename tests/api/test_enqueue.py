@@ -174,6 +174,21 @@ class TestUncommitted:
             enqueue_and_fail(greet)
         assert warnings() == []
 
+    def test_run_of_a_savepoint_that_was_rolled_back_is_not_warned_of(
+        self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings
+    ) -> None:
+        with app.app_context():
+            kept = greet.enqueue(1, "x").id
+            with db.session.begin_nested() as savepoint:
+                greet.enqueue(2, "x")
+                with db.session.begin_nested():
+                    greet.enqueue(3, "x")
+                savepoint.rollback()
+            with db.session.begin_nested():
+                later = greet.enqueue(4, "x").id
+        (warning,) = warnings()
+        assert f"so lost: greet (run {kept}), greet (run {later}). Call" in warning
+
     @pytest.mark.parametrize("end", ["remove", "close"])
     @pytest.mark.parametrize("then", ["nothing", "commit", "rollback", "enqueue"])
     def test_run_lost_with_its_session_is_warned_of_whatever_follows(
