@@ -151,8 +151,9 @@ def connect_apart(engine: Engine) -> Connection:
     own_connection: PoolProxiedConnection | None = None
     try:
         own_connection = pool.connect()
-        own_connection.detach()
-        return Connection(without_echo(engine), own_connection)
+        connection = Connection(without_echo(engine), own_connection)
+        connection.detach()  # This is late, since a level in the engine's options needs the pool.
+        return connection
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
     except BaseException as error:

@@ -29,6 +29,7 @@ Tick = Callable[[], TickReport]
 ENGINES: dict[str, dict[str, Any]] = {
     "autocommit": {"isolation_level": "AUTOCOMMIT"},
     "serializable": {"isolation_level": "SERIALIZABLE"},
+    "by an option": {"execution_options": {"isolation_level": "SERIALIZABLE"}},
     "pool of one": {"pool_size": 1, "max_overflow": 0, "pool_timeout": 60},
 }
 SET_NAME = "SET application_name TO shop"
