@@ -91,7 +91,8 @@ def sync_definitions(
     if missing:
         now = definitions.now(books)
         with_slots = [(spec, first_slot(spec, now)) for spec in missing]
-        definitions.declare(books, with_slots, "code", app)
+        if definitions.declare(books, with_slots, "code", app) < len(missing):
+            _log_taken_names(books, missing)
     if undeclared:
         definitions.mark_undeclared(books, list(state.registry.declarations), app)
     ids = [
@@ -123,6 +124,20 @@ def _log_overwritten(row: DefinitionRow, app: str) -> None:
         row.spec.name,
         row.app,
     )
+
+
+def _log_taken_names(books: Bookkeeping, specs: Sequence[DefinitionSpec]) -> None:
+    """Log which of *specs*, which code declares, cannot be recorded under their names."""
+    for spec in specs:
+        row = definitions.find(books, spec.name)
+        if row is not None and row.origin == "database":
+            logger.error(
+                "The definition %r of the code is not recorded, and its slots do not run, since "
+                "add_definition made one of that name. Give it another name, or remove the other "
+                "one: flask jobs admin remove %s",
+                spec.name,
+                shlex.quote(spec.name),
+            )
 
 
 def _record(

@@ -193,11 +193,12 @@ class TestOfTheDatabase:
             code("other").add_definition("it", "other", schedule="@daily")
 
     def test_code_that_declares_its_name_later_waits_until_the_row_is_removed(
-        self, code: Code
+        self, code: Code, caplog: pytest.LogCaptureFixture
     ) -> None:
         code("send").add_definition("it", "send", schedule="@daily")
         jobs = code()
         jobs.tick()
+        assert "remove the other one: flask jobs admin remove it" in caplog.messages[-1]
         assert (code.definition().origin, code.definition().schedule) == ("database", "@daily")
         assert jobs.remove_definition("it")
         jobs.tick()
