@@ -153,12 +153,15 @@ def change(
         watermark.
     :param app: the name of the app whose code declares it.
     """
-    old = definition.spec
     values: dict[str, Any] = {**asdict(spec), "app": app}
-    has_moved = (spec.schedule, spec.timezone) != (old.schedule, old.timezone)
-    if has_moved or definition.next_run_at is None:
+    if moves(definition.spec, spec) or definition.next_run_at is None:
         values |= {"next_run_at": first, "considered_until": definition.now}
     return assign(books, definition, **values)
+
+
+def moves(old: DefinitionSpec, new: DefinitionSpec) -> bool:
+    """Return whether a change from *old* to *new* changes the slots."""
+    return (new.schedule, new.timezone) != (old.schedule, old.timezone)
 
 
 def mark_undeclared(books: Bookkeeping, declared: Sequence[str], app: str) -> None:

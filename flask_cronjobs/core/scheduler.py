@@ -86,7 +86,7 @@ def sync_definitions(
         elif spec != row.spec or row.broken is not None:
             if row.app not in (None, app):
                 _log_overwritten(row, app)
-            row = record_pause(state, books, row)
+            row = record_pause(state, books, row, spec)
             definitions.change(books, row, spec, first_slot(spec, row.now), app)
     if missing:
         now = definitions.now(books)
@@ -214,12 +214,14 @@ def _plan(row: DefinitionRow, catchup: Catchup | None, **why: Any) -> SlotPlan:
     return plan_slots(schedule, catchup, first, row.now, row.considered_until, **why)
 
 
-def record_pause(state: State, books: Bookkeeping, row: DefinitionRow) -> DefinitionRow:
-    """Record the slots that a pause has skipped so far; do this before changing the schedule.
+def record_pause(
+    state: State, books: Bookkeeping, row: DefinitionRow, spec: DefinitionSpec
+) -> DefinitionRow:
+    """Record the slots that a pause has skipped so far, before *spec* changes the schedule.
 
     :returns: *row* with its new watermark.
     """
-    if not row.paused:
+    if not row.paused or not definitions.moves(row.spec, spec):
         return row
     try:
         plan = plan_paused(row)

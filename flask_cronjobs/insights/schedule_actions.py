@@ -192,7 +192,7 @@ def add_definition(state: State, spec: DefinitionSpec, actor: str = DEFAULT_ACTO
             return True if declared else None
         if row.due and record_due(state, books, row):
             return None
-        row = record_pause(state, books, row)
+        row = record_pause(state, books, row, spec)
         return False if _change(books, row, spec, actor) else None
 
     return _when_free(state, spec.name, add)

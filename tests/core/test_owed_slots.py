@@ -147,6 +147,24 @@ class TestPause:
         assert code.skipped() == [("Paused", 5)]
         assert code.definition().paused_at is None
 
+    def test_slots_of_a_pause_are_one_row_whatever_else_changes_meanwhile(
+        self, code: Code, pass_time: LetTimePass, hourly: dict[str, Any]
+    ) -> None:
+        """An app may add the definitions of its customers at each start."""
+        own = {"name": "own", "task": "it", **hourly}
+        jobs = code(**hourly)
+        jobs.tick()
+        jobs.add_definition(**own)
+        for name in ("it", "own"):
+            jobs.pause(name)
+        pass_time(3 * HOUR)
+        code(priority=1, **hourly).tick()
+        jobs.add_definition(**own)
+        pass_time(2 * HOUR)
+        for name in ("it", "own"):
+            assert jobs.resume(name)
+        assert code.skipped() == [("Paused", 5)] * 2
+
     def test_code_changes_a_paused_schedule_that_had_no_slot_since(
         self, code: Code, hourly: dict[str, Any]
     ) -> None:
