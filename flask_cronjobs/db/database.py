@@ -193,6 +193,8 @@ class PlainSQLAlchemy(_Scoped):
         if not isinstance(cast("object", scoped.session_factory), sessionmaker):
             raise SetupError(f"session= was made without a sessionmaker. {_GIVE_SESSION}")
         super().__init__(SimpleNamespace(session=scoped))
+        if self.sessionmaker.kw["bind"] is None:  # It may bind only the app's own models.
+            self.sessionmaker.configure(bind=engine)
         self._engine = engine
         self.metadata: Collection[MetaData] = [] if metadata is None else [metadata]
         self.side_by_side: bool = _is_scoped_to_context(app, scoped)

@@ -21,6 +21,7 @@ from sqlalchemy.orm import DeclarativeBase, Session, mapped_column, scoped_sessi
 from flask_cronjobs import CronJobs, Retry, SetupError, current_run
 from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.models import JobRun
+from flask_cronjobs.testing import fire
 from tests.layers import LAYERS, lite_extension
 from tests.marks import on_both, on_postgresql
 from tests.python import python
@@ -270,6 +271,21 @@ class TestPlain:
             alone.using(commit=True).enqueue_many([{}, {}])
             assert jobs.tick().succeeded == (4 if removes else 2)
         assert len(set(map(id, sessions))) == len(sessions)
+
+    @on_both
+    def test_session_may_bind_only_the_models_of_the_app(self, database_url: str) -> None:
+        """SQLAlchemy could not locate a bind for the job tables, though the engine was given."""
+        app, engine = Flask("x"), create_engine(database_url)
+        session = scoped_session(sessionmaker(binds={Base: engine}))
+        jobs = CronJobs(app, session=session, engine=engine, metadata=Base.metadata)
+        jobs.task(name="it", schedule="@daily")(lambda: jobs.step("time", lambda: 1))
+        with app.app_context():
+            Base.metadata.create_all(engine)
+            jobs.enqueue("it", commit=True)
+            assert jobs.tick().succeeded == 1
+            assert fire("it").status == "succeeded"
+            session.remove()
+        engine.dispose()
 
 
 @on_postgresql
