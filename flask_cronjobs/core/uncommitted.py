@@ -13,6 +13,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 
 from ..db.database import Database
+from ..db.transactions import commits_by_itself
 from .current import run_here, warn
 
 if TYPE_CHECKING:
@@ -52,8 +53,16 @@ def watch_commits(state: State) -> None:
             warning = f"Ended with uncommitted work in db.session, so it is lost: {work}."
             warning += f" Enqueued and never committed, so lost: {names}." if names else ""
             run.warn(f"{warning} {_COMMIT_WORK}")
-        elif names:
+        elif names and not _commits_by_itself(db):
             warn(f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}")
+
+
+def _commits_by_itself(db: Database) -> bool:
+    """Return whether the session of the current context has an engine in AUTOCOMMIT."""
+    session = db.open_session()
+    if session is None or not (session.is_active and session.in_transaction()):
+        return False
+    return commits_by_itself(session.connection({"bind": session.get_bind()}))
 
 
 def uncommitted_runs() -> str:
@@ -195,6 +204,8 @@ def watch_writes(db: Database) -> None:
 
 def _watch(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
     if transaction.parent is not None or run_here.get(None) is None:
+        return
+    if commits_by_itself(connection):
         return
     counter: _Written | None = session.info.get(_WRITTEN)
     if counter is None or counter.transaction is not transaction:

@@ -96,10 +96,10 @@ def isolated(db: Database) -> Generator[None]:
 
 
 def commits_by_itself(connection: Connection) -> bool:
-    """Return whether each statement on *connection* commits at once, as in AUTOCOMMIT."""
+    """Return whether each statement on *connection*, which is in use, commits at once."""
     driver: Any = connection.connection.dbapi_connection
     autocommit = getattr(driver, "autocommit", False) is True
-    if not dialect_of(connection.engine).one_writer:
+    if connection.dialect.name != "sqlite":  # A handler may use any database.
         return autocommit
     # An app that handles transactions itself has sent BEGIN by now.
     return not driver.in_transaction and (autocommit or driver.isolation_level is None)

@@ -174,6 +174,24 @@ class TestUncommitted:
             enqueue_and_fail(greet)
         assert warnings() == []
 
+    @on_both
+    @pytest.mark.parametrize("engine_options", [{"isolation_level": "AUTOCOMMIT"}], indirect=True)
+    def test_work_that_has_committed_by_itself_is_not_warned_of(
+        self, app: Flask, db: SQLAlchemy, jobs: CronJobs, greet: Greet, warnings: Warnings
+    ) -> None:
+        @jobs.task(name="it")
+        def enqueue_and_write() -> None:
+            greet.enqueue(1, "x")
+            db.session.execute(update(JobRun).values(label="x"))
+
+        with app.app_context():
+            run_id = jobs.enqueue("it").id
+        with app.app_context():
+            assert jobs.tick().succeeded == 2
+            assert db.session.get_one(JobRun, run_id).last_error is None
+        assert warnings() == []
+
+    @on_both
     def test_run_of_a_savepoint_that_was_rolled_back_is_not_warned_of(
         self, app: Flask, db: SQLAlchemy, greet: Greet, warnings: Warnings
     ) -> None:
