@@ -97,7 +97,7 @@ def test_run_again_makes_a_new_run_whatever_became_of_the_other(
     assert (new.idempotency_key, new.concurrency_key, new.batch_id) == (None, "user:1", None)
     assert (rows.get(old).status, rows.get(old).updated_at) == (before.status, before.updated_at)
     (line,) = [record.getMessage() for record in caplog.records]
-    assert f"as run {old}" in line
+    assert f"like run {old}" in line
     assert "ada" in line
 
 
