@@ -282,13 +282,21 @@ def _late_definitions(reader: Reader, before: datetime) -> Iterator[Seen]:
 def _late_definition(reader: Reader, name: str, number: int, since: datetime | None) -> Seen:
     others = f" (and {number - 1} more)" if number > 1 else ""
     what = f"no tick has recorded the definition {name!r}{others}"
+    todo = "If add_definition has made another one of that name, rename or remove one of them."
     if since is not None:
         long = duration(seconds_since(since, reader.now))
         what = (
             f"the definition {name!r}{others} has been due for {long}, and no tick has enqueued "
             "its run"
         )
-    return {"what": what, "name": name, "number": number, "since": since}
+        todo = "If no code should declare it any more, pause it."
+    return {
+        "what": what,
+        "todo": f"{CHECK_IMPORT} {todo}",
+        "name": name,
+        "number": number,
+        "since": since,
+    }
 
 
 def _overdue(reader: Reader, before: datetime) -> Iterator[Seen]:
@@ -539,7 +547,7 @@ CHECKS = (
         level="error",
         look=_late_definitions,
         what="{what}",
-        todo=f"{CHECK_IMPORT} If no code should declare it any more, pause it.",
+        todo="{todo}",
         link=("definition", {"name": "{name}"}),
     ),
     Check(

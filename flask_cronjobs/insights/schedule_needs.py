@@ -111,16 +111,16 @@ def missed_slots(reader: Reader) -> Missed | None:
 def unrecorded(reader: Reader) -> list[str]:
     """Return the names of the definitions that this app's code declares and the table lacks.
 
-    A tick inserts them. Names that were found in the table once are not checked again.
+    A tick inserts them, unless the database has a definition of that name. Names that were found in
+    the table once are not checked again.
     """
     known_names = reader.state.known_rows
     declared_names = reader.state.registry.declarations
     unknown_names = [name for name in declared_names if name not in known_names]
     if unknown_names:
         is_unknown = DEFINITIONS.c.name.in_(select(values_of(reader, unknown_names).c.value))
-        known_names.update(
-            row.name for row in reader.rows(select(DEFINITIONS.c.name).where(is_unknown))
-        )
+        recorded = select(DEFINITIONS.c.name).where(is_unknown, DEFINITIONS.c.origin == "code")
+        known_names.update(row.name for row in reader.rows(recorded))
     return [name for name in unknown_names if name not in known_names]
 
 

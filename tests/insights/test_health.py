@@ -124,6 +124,17 @@ class TestScheduleWithoutTick:
         rows.definition("mails")
         assert word(app) == "ok"
 
+    def test_declared_schedule_whose_name_the_database_has_taken_is_an_error(
+        self, app: Flask, jobs: CronJobs, state: State, rows: Rows
+    ) -> None:
+        jobs.task(name="mails", schedule="@daily")(lambda: None)
+        rows.tick(age=5)
+        rows.definition("mails", origin="database")
+        app.extensions["cronjobs"] = replace(state, started=time.monotonic() - HOUR)
+        (finding,) = read_verdict(state_of(app)).findings
+        assert finding.id == "late-definition"
+        assert "If add_definition has made another one of that name, rename" in finding.todo
+
 
 @pytest.mark.pages
 def test_run_of_a_lost_worker_is_not_said_to_run(
