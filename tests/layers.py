@@ -89,7 +89,9 @@ class Lite(_Own):
         self._db = lite_extension()(session_options={"class_": _LiteSession})
 
     def init_app(self, app: Flask) -> None:
-        app.config["SQLALCHEMY_ENGINES"] = {"default": app.config["SQLALCHEMY_DATABASE_URI"]}
+        options = app.config["SQLALCHEMY_ENGINE_OPTIONS"]
+        engine = {"url": app.config["SQLALCHEMY_DATABASE_URI"], **options}
+        app.config["SQLALCHEMY_ENGINES"] = {"default": engine}
         self._db.init_app(app)
 
     @property
@@ -105,7 +107,8 @@ class Plain(_Own):
     """SQLAlchemy alone, with one session per app context."""
 
     def init_app(self, app: Flask) -> None:
-        self.engine = create_engine(app.config["SQLALCHEMY_DATABASE_URI"])
+        options = app.config["SQLALCHEMY_ENGINE_OPTIONS"]
+        self.engine = create_engine(app.config["SQLALCHEMY_DATABASE_URI"], **options)
         self.session = scoped_session(
             sessionmaker(self.engine),
             scopefunc=lambda: id(app_ctx._get_current_object()),  # type: ignore[attr-defined]
