@@ -420,14 +420,16 @@ def test_runs_behind_handlers_that_take_long_are_left_to_other_workers(
         with app.app_context():
             failed.append(jobs.tick().failed)
 
-    runs: list[dict[str, Any]] = [{}] * 40 + [{"hangs": True}] * hang_number + [{}] * 40
-    fetch.using(commit=True).enqueue_many(runs)
+    runs: list[dict[str, Any]] = [{}] * 40
+    fetch.using(commit=True).enqueue_many([*runs, *[{"hangs": True}] * hang_number])
     first = threading.Thread(target=work_first)
     first.start()
+    while len(hanging) < hang_number and first.is_alive():
+        time.sleep(0.01)
+    fetch.using(commit=True).enqueue_many(runs)
     while len(ended) < 80 and first.is_alive():
         time.sleep(0.5)
-        if len(hanging) == hang_number:
-            jobs.tick()
+        jobs.tick()
     first.join()
     assert failed == [0]
 
