@@ -252,8 +252,9 @@ _SMALL = [column for column in RUNS.c if column.name not in ("payload", "result"
 
 
 def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
-    """Return how many runs of each status in `COUNTED` match *which*, whose status is ignored.
+    """Return how many runs of each status in `COUNTED` match *which*.
 
+    Its status is ignored, and so are ``stale`` and ``overdue``, which find runs of few statuses.
     Each index is read up to 10,000 rows and each count up to `CAP`, so even a 0 may be capped.
     """
     with reading(source) as reader:
