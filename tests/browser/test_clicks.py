@@ -17,6 +17,7 @@ from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from flask_cronjobs.core.app_state import state_of
 from flask_cronjobs.models import JobRun
 from flask_cronjobs.web import render, runs
 
@@ -170,6 +171,17 @@ def test_the_page_renews_itself_and_does_not_look_live_when_it_cannot(
     until(lambda: "Ticks have stopped" in browser.title)
     assert (_icon(browser), _color(browser)) == ("icon-bad.svg", live)
     assert _trouble(browser) == ""
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_page_in_a_zone_that_the_browser_lacks_does_not_look_live_when_it_cannot_renew(
+    browser: Browser, site: Site
+) -> None:
+    object.__setattr__(state_of(site.app).settings, "timezone", "localtime")
+    browser.get(f"{site.url}/")
+    site.rights.clear()
+    until(lambda: re.match(r"Out of date since .* UTC", browser.title) is not None)
+    assert "UTC: Not allowed. Trying again." in _trouble(browser)
 
 
 @pytest.mark.usefixtures("quick")

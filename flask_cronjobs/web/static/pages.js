@@ -100,6 +100,16 @@ function printAge(seconds) {
   return `${Math.floor(seconds / size)}\u00a0${unit}`;
 }
 
+function printTime(moment, zone) {
+  const date = new Date(moment);
+  try {
+    return date.toLocaleTimeString("en-GB", { timeZone: zone });
+  } catch {
+    // The server has zones that the browser lacks, such as "localtime".
+    return date.toLocaleTimeString("en-GB", { timeZone: "UTC", timeZoneName: "short" });
+  }
+}
+
 function addPause(stamp, act) {
   const button = document.createElement("button");
   const [words, sign] = [document.createElement("span"), document.createElement("span")];
@@ -163,16 +173,16 @@ function keepFresh(main, stamp) {
 
   function report(held) {
     const [now, long] = [Date.now(), 8 * period()];
-    const clock = (moment) => new Date(moment).toLocaleTimeString("en-GB", { timeZone: stamp.dataset.zone });
+    const since = printTime(seen, stamp.dataset.zone);
     const lost = failures > 1 || now - seen > long;
     age.textContent = `${printAge((now - shown) / 1000)} old`;
     const text = failures
-      ? `Not refreshed since ${clock(seen)}: ${why}. Trying again.`
+      ? `Not refreshed since ${since}: ${why}. Trying again.`
       : held ? "Not refreshed while you select or type." : "";
     if (trouble.textContent !== text) trouble.textContent = text;
     // One failure may be a restart.
     document.documentElement.classList.toggle("stale", lost || now - shown > long);
-    if (lost) setTab(`Out of date since ${clock(seen)} · Jobs`, main.dataset.staleIcon);
+    if (lost) setTab(`Out of date since ${since} · Jobs`, main.dataset.staleIcon);
   }
 
   function beat() {
