@@ -37,7 +37,8 @@ class TaskHead(NamedTuple):
     """A task, above the list of its runs.
 
     :ivar code: the task in this app's code; None if the app does not declare it.
-    :ivar has_form: whether the form for its arguments can be shown: no value is hidden.
+    :ivar has_form: whether the form for its arguments can be shown: no value is hidden, and no
+        definition of another task has its name, since the form would be of that definition.
     """
 
     name: str
@@ -96,8 +97,8 @@ def _heads(reader: Reader, which: RunFilter) -> Heads:
 
 def _task(reader: Reader, name: str) -> TaskHead:
     paused = (pause for pause in list_pauses(reader) if (pause.kind, pause.name) == ("task", name))
-    code, (_, payload) = task_code(reader.state, name), read_arguments(reader, name) or ("", None)
-    has_form = code is not None and HIDDEN not in json.dumps(payload)
+    code, (of, payload) = task_code(reader.state, name), read_arguments(reader, name) or ("", None)
+    has_form = code is not None and of == name and HIDDEN not in json.dumps(payload)
     return TaskHead(name, code, next(paused, None), has_form)
 
 

@@ -185,6 +185,12 @@ def test_a_task_is_paused_resumed_and_run_above_its_runs(pages: Pages) -> None:
     pages.shows("runs?task=gone", "does not declare", hides=["/jobs/run?name", ">Pause<"])
 
 
+def test_a_task_whose_name_a_definition_of_another_has_offers_no_form_of_that(pages: Pages) -> None:
+    pages.define("break_down", job_type="remind")
+    pages.shows("runs?task=break_down", "word=…", ">Pause<", hides=["Run with arguments"])
+    pages.shows("definition?name=break_down", "Run with arguments")
+
+
 # Bulk
 
 
