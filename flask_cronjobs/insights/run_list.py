@@ -259,13 +259,16 @@ def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
     """
     with reading(source) as reader:
         which = replace(which, status=None, statuses=(), stale=False, overdue=False)
+        by_name = named_by(reader, which)
         of_status = {status: parts_of(status, which) for status in COUNTED}
         parts = list(
             dict.fromkeys(part for status_parts in of_status.values() for part in status_parts)
         )
-        counts = [_counted(reader, place, part, which) for place, part in enumerate(parts)]
+        counts = [_counted(reader, place, part, which, by_name) for place, part in enumerate(parts)]
         rows = reader.rows(union_all(*counts))
-    read, numbers = Counter[str](), Counter[str]()
+        found = select(RUNS.c.status).where(RUNS.c.id.in_(by_name))
+        numbers = Counter[str](row.status for row in (reader.rows(found) if by_name else ()))
+    read = Counter[str]()
     for row in rows:
         read[parts[row.part]] += row.read
         if parts[row.part] in of_status.get(row.status, ()):
@@ -279,15 +282,21 @@ def count_by_status(source: Source, which: RunFilter) -> dict[Status, Count]:
     }
 
 
-def _counted(reader: Reader, place: int, part: str, which: RunFilter) -> Query:
-    """Return a SELECT of how many of the first rows of an index match, and how many were read."""
+def _counted(
+    reader: Reader, place: int, part: str, which: RunFilter, named: Sequence[int]
+) -> Query:
+    """Return a SELECT of how many of the first rows of an index match, and how many were read.
+
+    :param named: runs to leave out of the number that match.
+    """
     first = select(*_SMALL).where(text(part))
     if which.batch is not None:
         first = first.where(*conditions(reader, RunFilter(batch=which.batch)))
     if which.task is not None and part == READY_GROUPS:
         first = first.where(RUNS.c.job_type == which.task)
     first_rows = first.order_by(text(_INDEX_ORDER[part])).limit(_COUNTED_ROWS).subquery()
-    matches = ClauseAdapter(first_rows).traverse(and_(true(), *conditions(reader, which)))
+    others = RUNS.c.id.not_in(named) if named else true()
+    matches = ClauseAdapter(first_rows).traverse(and_(others, *conditions(reader, which)))
     return select(
         literal(place).label("part"),
         first_rows.c.status,

@@ -172,6 +172,21 @@ def test_runs_are_counted_by_status_up_to_a_cap_of_what_is_read(
     assert counts(queue="none") == ["0+", "0+", "0+", "0+"]
 
 
+def test_runs_that_a_search_finds_by_id_or_key_are_counted_once(state: State, rows: Rows) -> None:
+    first = rows.run("dead", idempotency_key="order 7")
+    rows.run("queued", label=f"{first} letters")
+    rows.run("queued", label="order 7", idempotency_key="order 71")
+    rows.run("running", label="Order 7")
+
+    def counts(search: str) -> list[int]:
+        found = count_by_status(state, RunFilter(search=search, status="dead"))
+        return [number.value for number in found.values()]
+
+    assert counts(str(first)) == [1, 0, 0, 1]
+    assert counts("order 7") == [1, 1, 0, 1]
+    assert counts("order 71") == [1, 0, 0, 0]
+
+
 def _of_login(jobs: CronJobs) -> None:
     @jobs.task(unique="login:{user}:{token}", concurrency_key="{token:.9}", order="strict")
     def login(user: int, token: str) -> None: ...
