@@ -44,7 +44,11 @@ EVIL = (
 
 @pytest.fixture
 def hostile_site(site: Site) -> Site:
-    """A site with hostile text in every field."""
+    """A site with hostile text in every field, and an argument with a long name."""
+
+    @site.jobs.task
+    def remind(the_number_of_the_oldest_invoice_that_the_customer_has_not_paid: int) -> None: ...
+
     with site.app.app_context():
         now = datetime.now(timezone.utc)
         site.db.session.add_all(_hostile_rows(now))
@@ -157,7 +161,7 @@ def test_nothing_breaks_the_policy_nor_the_console(browser: Browser, lively_site
 def test_nothing_hangs_off_the_side(browser: Browser, hostile_site: Site, width: int) -> None:
     set_width(browser, width)
     name = quote(EVIL)
-    own = (f"/definition?name={name}", f"/runs?task={name}")
+    own = (f"/definition?name={name}", f"/runs?task={name}", f"/runs?q={name}", "/run?name=remind")
     for path in ("/", *own, "/runs", "/runs/1", "/runs/1/edit", "/workers"):
         browser.get(f"{hostile_site.url}{path}")
         wide = browser.execute_script("return document.documentElement.scrollWidth")
