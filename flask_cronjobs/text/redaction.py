@@ -75,7 +75,7 @@ _INLINE = pattern(
         (?= [ ](?:is[ ]out[ ]of[ ]range|not[ ]recognized|for[ ]"))"""
 )
 HIDDEN = "***"
-#: The number of levels of a value that are shown; deeper ones are "…".
+#: The number of levels of a value that are shown; deeper ones are hidden.
 MAX_DEPTH = 32
 #: The largest number of characters that are shown of the path to a value.
 _MAX_PATH_CHARACTERS = 200
@@ -106,7 +106,7 @@ def _without_user(url: re.Match[str]) -> str:
 def redacted(value: JSON, names: Sequence[str]) -> JSON:
     """Return *value* with ``***`` under each key that contains one of *names*.
 
-    What looks like a credential in a text is hidden, too.
+    What looks like a credential in a text is hidden, too, and so is what is nested too deeply.
 
     :param names: parts of keys; case, ``-``, ``_`` and spaces do not matter.
     """
@@ -119,7 +119,7 @@ def _redacted(value: JSON, names: tuple[str, ...], depth: int) -> JSON:
     if not isinstance(value, (dict, list)):
         return value
     if depth <= 0:
-        return "…"
+        return HIDDEN
     if isinstance(value, list):
         return [_redacted(member, names, depth - 1) for member in value]
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import dataclass
 from datetime import date
@@ -200,9 +201,13 @@ def test_field_that_does_not_fit_is_shown_again_as_it_was_typed(pages: Pages) ->
         assert pages.runs() == []
 
 
-def test_where_a_value_is_hidden_no_form_is_offered(pages: Pages) -> None:
-    run_id = pages.add("dead", job_type="send", payload={"user": 1, "token": "x"})
-    pages.define("nightly", job_type="send", payload={"user": 1, "token": "x"})
+NESTED = json.loads("[" * 40 + "]" * 40)
+
+
+@pytest.mark.parametrize("value", [{"token": "x"}, {"word": NESTED}])
+def test_where_a_value_is_hidden_no_form_is_offered(pages: Pages, value: dict[str, Any]) -> None:
+    run_id = pages.add("dead", job_type="send", payload={"user": 1, **value})
+    pages.define("nightly", job_type="send", payload={"user": 1, **value})
     for path, form in (
         (f"runs/{run_id}", f"runs/{run_id}/edit"),
         ("definition?name=nightly", "run?name=nightly"),
