@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
 from ..core.app_state import State, state_of
+from ..core.tasks.declared_task import DeclaredTask
 from ..core.tasks.payload import check_typed_text
 from ..errors import CronJobsError, DatabaseTrouble, NotFound, PayloadError, TablesMissing
 from ..features.typed import forms
@@ -30,7 +32,7 @@ from ..insights.schedule_actions import KINDS, Target, pause, queue_run, remove,
 from ..insights.schedule_detail import read_arguments
 from ..log import logger
 from ..text import one_line
-from ..text.redaction import HIDDEN
+from ..text.redaction import HIDDEN, redacted
 from ..types import JSON, json_object, stored_json
 from .params import needed, text
 from .render import Message, back, reader_page, sent_from
@@ -298,6 +300,17 @@ def edit(run_id: int, error: Exception | None = None) -> Response:
     )  # fmt: skip
 
 
+def _current(
+    task: DeclaredTask, stored: Mapping[str, JSON], hidden: Sequence[str]
+) -> Mapping[str, JSON]:
+    """Return *stored* as the task's upgrade makes it fit, unless that fails or has to be hidden."""
+    with suppress(Exception):  # An upgrade may raise any error.
+        current: dict[str, JSON] = {**task.current(stored, hidden)}
+        if redacted(current, hidden) == current:
+            return current
+    return stored
+
+
 def _form(
     state: State, task: str, payload: JSON, error: Exception | None, **values: Any
 ) -> Response:
@@ -305,7 +318,9 @@ def _form(
     if HIDDEN in json.dumps(payload):
         abort(403, "A value of this payload is hidden, so it cannot be edited here.")
     declared_task = state.registry.tasks.get(task)
-    stored = payload if isinstance(payload, dict) else {}
+    stored: Mapping[str, JSON] = payload if isinstance(payload, dict) else {}
+    if declared_task and stored:
+        stored = _current(declared_task, stored, state.settings.redact)
     fields = list(forms.fields(declared_task.arguments, stored)) if declared_task else []
     others = {name: stored[name] for name in stored.keys() - {field.name for field in fields}}
     more = json.dumps(others, indent=2, ensure_ascii=False) if others else ""

@@ -102,6 +102,31 @@ def test_what_cannot_be_used_is_shown_again_as_it_was_typed(pages: Pages) -> Non
             assert [(run.status, run.payload) for run in pages.runs()] == [("dead", {"user": 1})]
 
 
+@pytest.mark.parametrize(
+    ("stored", "shown", "status"),
+    [
+        ({"to": 7}, {"user": "7", "day": "2026-11-24"}, 303),
+        ({"user": 7}, {"user": "7", "day": ""}, 303),
+        ({"to": "broken"}, {"user": "", "day": ""}, 400),
+    ],
+)
+def test_form_has_an_old_payload_as_the_upgrade_makes_it(
+    pages: Pages, stored: dict[str, Any], shown: dict[str, str], status: int
+) -> None:
+    @pages.jobs.task
+    def greet(user: int, day: date | None = None) -> None: ...
+
+    @greet.upgrade
+    def upgraded(payload: dict[str, Any]) -> dict[str, Any]:
+        return {"user": payload["to"] + 0, "day": date(2026, 11, 24)}
+
+    run_id = pages.add("dead", job_type="greet", payload=stored)
+    form = pages.get(f"/jobs/runs/{run_id}/edit")
+    assert fields(form) == shown
+    assert pages.post(f"/jobs/runs/{run_id}/again", **sent(form)).status_code == status
+    assert fields(pages.get("/jobs/run?name=greet")) == {"user": "", "day": ""}
+
+
 class Kind(Enum):
     """The kinds of messages to send."""
 
