@@ -109,7 +109,7 @@ class CallableRetry(NamedTuple):
     def delay(self, attempt: int, error: BaseException) -> float | None:
         """Return what the callable returns, limited to a year.
 
-        :raises Exception: whatever the callable raises; the caller uses the default policy then.
+        :raises BaseException: what the callable raises; the caller uses the default policy then.
         """
         seconds = self.policy(attempt, error)
         if seconds is not None and math.isnan(seconds):

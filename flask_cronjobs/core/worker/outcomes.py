@@ -166,7 +166,9 @@ def _delay(state: State, claim: Claim, error: BaseException) -> float | None:
     number = max(1, claim.attempt - claim.forgiven)
     try:
         return policy.delay(number, error)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # SystemExit would end the worker at each attempt.
         logger.exception("task %s: its retry policy raised; the default is used", claim.job_type)
         return Retry().delay(number, error)
 

@@ -164,6 +164,11 @@ def break_down(attempt: int, error: BaseException) -> float | None:
     raise KeyError("policy")
 
 
+def leave(attempt: int, error: BaseException) -> float | None:
+    """Raise what is not an Exception."""
+    sys.exit("policy")
+
+
 def lose_count(attempt: int, error: BaseException) -> float | None:
     """Return a delay that is no number."""
     return math.nan
@@ -179,6 +184,7 @@ def lose_count(attempt: int, error: BaseException) -> float | None:
         (RateLimited(), 2, "failed", None, "RateLimited does not say when to try again"),
         (ValueError("broken"), refuse, "dead", None, ""),
         (ValueError("broken"), break_down, "failed", None, "its retry policy raised"),
+        (ValueError("broken"), leave, "failed", None, "its retry policy raised"),
         (ValueError("broken"), lose_count, "failed", None, "its retry policy raised"),
         (ValueError("broken"), Retry(on=OSError), "dead", None, ""),
     ],
