@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from flask import Flask
 from werkzeug.local import LocalProxy
 
-from ..errors import PayloadError
+from ..errors import Discard, PayloadError, RetryLater, Snooze
 from ..log import logger
 from ..text.redaction import safe_text
 from ..types import JSON, MAX_OUTPUT_BYTES, BatchCounts, Claim
@@ -277,11 +277,16 @@ class CurrentRun:
         self.warning = warning if self.warning is None else f"{self.warning} {warning}"
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Return the interruption that has caused *error*; *error* itself if none has.
+        """Return the interruption or decision that has caused *error*; *error* itself if none has.
 
         If a flush, a rollback or a query is interrupted, SQLAlchemy may raise an error of its own
         about its unexpected state. A group of asyncio's tasks raises a group of exceptions.
         """
+        sole = error
+        while isinstance(sole, _GROUP) and len(cast(Any, sole).exceptions) == 1:
+            (sole,) = cast(Any, sole).exceptions
+        if isinstance(sole, (Discard, RetryLater, Snooze)):
+            return sole
         from ..db.errors import is_of_database
 
         for cause in (self.ended_by, self.interrupted_by):

@@ -206,6 +206,47 @@ def test_error_and_policy_decide_what_becomes_of_a_run(
         assert stacks == [None]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio has groups of tasks since 3.11")
+@pytest.mark.parametrize("is_plain", [False, True], ids=["async", "plain"])
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([Discard("gone")], "cancelled"),
+        ([RetryLater(3600, "closed")], "failed"),
+        ([Snooze(3600, "not there yet")], "snoozed"),
+        ([Discard("gone"), ValueError("broken")], "dead"),
+    ],
+)
+def test_a_task_in_a_group_of_tasks_decides_what_becomes_of_its_run(
+    jobs: CronJobs,
+    db: SQLAlchemy,
+    enqueue: Enqueue,
+    errors: list[Exception],
+    kind: str,
+    is_plain: bool,
+) -> None:
+    """A group raises what its tasks raise as a group of exceptions."""
+    asyncio_: Any = asyncio
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def handler() -> None:
+        async with asyncio_.TaskGroup() as outer, asyncio_.TaskGroup() as inner:
+            outer.create_task(asyncio.sleep(60))
+            for error in errors:
+                inner.create_task(fail(error))
+
+    plain = lambda: asyncio.run(handler())  # noqa: E731
+    (run_id,) = enqueue(plain if is_plain else handler, retry=kind != "dead")
+    assert getattr(jobs.tick(), kind) == 1
+    run = db.session.get_one(JobRun, run_id)
+    if kind != "dead":
+        assert run.last_error == str(errors[0])
+    if kind in ("failed", "snoozed"):
+        assert (run.run_at - run.updated_at).total_seconds() == pytest.approx(3600, abs=60)
+
+
 async def asynchronous() -> None: ...
 
 
