@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextvars import copy_context
 from functools import cache, partial
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -124,7 +125,8 @@ class Runner:
             self.context.report_start(claim)
             handler = self._prepared(claim.job_type)
             run = self.context.current_run(claim, handler, self._request_write)
-            result, warning = self._enter(handler, run, started)
+            # In a context of its own, a handler leaves no request and no variables to others.
+            result, warning = copy_context().run(self._enter, handler, run, started)
         except BaseException as error:
             seconds = time.monotonic() - started
             # Do not keep the outcome in a local variable: the error refers to this frame, so the
@@ -137,7 +139,7 @@ class Runner:
 
     def _enter(self, handler: Prepared, run: CurrentRun, started: float) -> tuple[JSON, str | None]:
         working = self.working = Working(run.claim, run, handler.timeout, started)
-        before = run_here.set(run)
+        run_here.set(run)
         try:
             # Check this after `working` is set: a keeper that dies sets `keeper_died` before it
             # reads `working`.
@@ -148,7 +150,6 @@ class Runner:
             finally:
                 self.context.clean_up_after(run)
         finally:
-            run_here.reset(before)
             self.working = None
             if self.context.watchdog.is_shortened:
                 self.context.watchdog.extend()

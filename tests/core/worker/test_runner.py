@@ -7,11 +7,12 @@ import builtins
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, cast
 
 import pytest
-from flask import Flask, g
+from flask import Flask, g, has_request_context
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import func, select, text
 
@@ -399,3 +400,23 @@ class TestKeyboard:
         with pytest.raises(KeyboardInterrupt):
             jobs.tick()
         assert holders(db) == [GIVEN_BACK]
+
+
+NAME: ContextVar[str] = ContextVar("name", default="nobody's")
+
+
+@both_kinds
+def test_a_handler_sees_no_request_and_no_context_variables_of_an_earlier_run(
+    app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, is_async: bool
+) -> None:
+    """A handler may push a request context, such as for `url_for`, and not pop it."""
+
+    def look(number: int) -> list[object]:
+        found = [has_request_context(), NAME.get()]
+        app.test_request_context("/").push()
+        NAME.set(f"run {number}'s")
+        return found
+
+    enqueue(of_kind(is_async, look), [{"number": number} for number in range(3)])
+    jobs.tick()
+    assert list(db.session.scalars(select(JobRun.result))) == [[False, "nobody's"]] * 3
