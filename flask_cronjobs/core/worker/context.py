@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -44,7 +45,8 @@ class RunnerContext:
 
     :ivar inbox: brings claims; None means that no more will come.
     :ivar mailbox: takes outcomes and progress to the keeper.
-    :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard.
+    :ivar keyboard: whether a KeyboardInterrupt inside a handler comes from the keyboard. Python
+        raises that one only in the main thread.
     :ivar watchers: the features that are notified of the runs.
     :ivar interrupted: the exception with which the user interrupted a run.
     :ivar gives_back: returns whether a run is to be given back at the end of its step.
@@ -67,6 +69,7 @@ class RunnerContext:
     keeper_died: bool = False
 
     def __post_init__(self) -> None:
+        self.keyboard &= threading.current_thread() is threading.main_thread()
         self.books: Bookkeeping = self.state.bookkeeping(guard=self.interrupter.defer)
         self._ordered = self.state.registry.ordered
         self._first: set[int] = set()

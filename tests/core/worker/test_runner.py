@@ -7,6 +7,7 @@ import builtins
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, cast
@@ -400,6 +401,24 @@ class TestKeyboard:
         with pytest.raises(KeyboardInterrupt):
             jobs.tick()
         assert holders(db) == [GIVEN_BACK]
+
+    @both_kinds
+    def test_an_interrupt_in_a_thread_of_a_web_server_is_the_handler_s_own(
+        self, app: Flask, jobs: CronJobs, db: SQLAlchemy, enqueue: Enqueue, is_async: bool
+    ) -> None:
+        """Python raises Ctrl-C in the main thread only, and a tick by URL runs in another one."""
+
+        def tick() -> tuple[int, int]:
+            with app.app_context():
+                report = jobs.tick()
+            return report.dead, report.succeeded
+
+        enqueue(of_kind(is_async, raising(KeyboardInterrupt("mine"))), retry=False)
+        enqueue(lambda: None)
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(tick)
+            assert answer.exception(60) is None
+        assert answer.result() == (1, 1)
 
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody's")
