@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from inspect import iscoroutine
 from typing import Any, TypeAlias
 
 from blinker import NamedSignal, Namespace
@@ -87,11 +88,24 @@ def send(signal: NamedSignal, app: Flask, **details: object) -> None:
     for receiver in signal.receivers_for(app):
         try:
             with app.app_context():
-                receiver(app, **details)
+                _refuse_coroutine(receiver(app, **details))
         except BaseException as error:
             if _is_meant_for_the_caller(error):
                 raise
             logger.exception("A receiver of the signal %r raised; the run continues", signal.name)
+
+
+def _refuse_coroutine(returned: object) -> None:
+    """Refuse what an asynchronous receiver has *returned*, since nothing would await it.
+
+    :raises TypeError: it is a coroutine.
+    """
+    if iscoroutine(returned):
+        returned.close()
+        raise TypeError(
+            f"The receiver {returned.__qualname__} is an async def, so none of its lines ran. "
+            "Connect a plain function, which may call asyncio.run(…)."
+        )
 
 
 def _is_meant_for_the_caller(error: BaseException) -> bool:

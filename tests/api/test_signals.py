@@ -60,6 +60,17 @@ class TestSignals:
         perform(handler, **options)
         assert heard == ["run_started(claim)", *names, "tick_finished(report)"]
 
+    @pytest.mark.receiver_raises
+    def test_receiver_that_is_an_async_def_is_logged_since_none_of_its_lines_run(
+        self, app: Flask, perform: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def tell_somebody(sender: Flask, **details: Any) -> None: ...
+
+        with signals.run_succeeded.connected_to(tell_somebody, app):
+            assert perform(lambda: None).status == "succeeded"
+        assert "A receiver of the signal 'run-succeeded'" in caplog.text
+        assert "tell_somebody is an async def" in caplog.text
+
     def test_failure_of_a_run_that_is_to_be_cancelled_sends_the_signal_of_a_cancel(
         self, perform: Any, heard: list[str], caplog: pytest.LogCaptureFixture, db: SQLAlchemy
     ) -> None:
