@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,6 +18,7 @@ from ..log import log_run, logger
 from ..schedule import Schedule
 from ..schedule.catchup import SlotPlan, plan_slots
 from ..signals import News, notify, unheard
+from ..text import argument
 from ..types import Catchup, RecordedSlot
 from . import definitions
 from .app_state import State
@@ -136,7 +136,7 @@ def _log_taken_names(books: Bookkeeping, specs: Sequence[DefinitionSpec]) -> Non
                 "add_definition made one of that name. Give it another name, or remove the other "
                 "one: flask jobs admin remove %s",
                 spec.name,
-                shlex.quote(spec.name),
+                argument(spec.name),
             )
 
 
@@ -240,7 +240,7 @@ def _log_broken(row: DefinitionRow, why: object) -> None:
         "job_definitions, or pause it: flask jobs admin pause %s",
         row.spec.name,
         why,
-        shlex.quote(row.spec.name),
+        argument(row.spec.name),
     )
 
 

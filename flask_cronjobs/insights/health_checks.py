@@ -44,6 +44,7 @@ from ..models.conditions import (
     SNOOZED,
     UNCLAIMED,
 )
+from ..text import argument
 from ..text.humanize import Link, ago, capitalized, duration, seconds_since
 from ..types import HANDED_LEASES, stored_time, time_or_none
 from .backlog import Waiting, oldest_due, overdue, unpaused_groups, waiting_groups
@@ -505,7 +506,7 @@ def _columns(run_id: Any, name: Any, other: Any, since: Any) -> Query:
 def _first(reader: Reader, rows: Query) -> Iterator[Seen]:
     for row in reader.rows(rows.limit(1)):
         seen = dict(zip(rows.selected_columns.keys(), row, strict=True))
-        yield {**seen, "quoted": shlex.quote(row.name)}
+        yield {**seen, "argument": argument(row.name)}
 
 
 def _oldest(groups: Iterable[Waiting]) -> Iterator[Seen]:
@@ -659,8 +660,8 @@ CHECKS = (
         rare="open_batches",
         patience=_A_DAY,
         what="the batch {name!r} was opened {ago} and has not been closed",
-        todo="If all of its runs have been enqueued, close it: flask jobs admin batches {quoted} "
-        "--close",
+        todo="If all of its runs have been enqueued, close it: flask jobs admin batches "
+        "--close {argument}",
         link=("runs", {"batch": "{name}"}),
     ),
     Check(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 
@@ -62,6 +63,14 @@ def printable(text: str) -> str:
     Line breaks and tabs stay.
     """
     return text if text.isprintable() else _HIDDEN().sub("\ufffd", text)
+
+
+def argument(name: str) -> str:
+    """Return *name* as the last argument of a command in a shell.
+
+    ``--`` comes before a name with a dash, which would otherwise be taken for an option.
+    """
+    return f"-- {shlex.quote(name)}" if name.startswith("-") else shlex.quote(name)
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -12,8 +12,9 @@ import pytest
 from flask_cronjobs import CronJobs, SetupError
 from flask_cronjobs.cli.crontab import wake_texts
 from flask_cronjobs.log import log_run, logger
+from flask_cronjobs.models import JobBatch
 from tests.marks import on_both
-from tests.rows import Rows
+from tests.rows import Rows, ago
 
 from .conftest import Run
 
@@ -117,6 +118,20 @@ def test_commands_to_paste_are_quoted(run: Run, rows: Rows) -> None:
     assert run(*shlex.split(command)[2:]).output == "Resumed -x.\n"
     line = run("admin", "definitions", "--limit", 9).output.partition("More: ")[2].splitlines()[0]
     assert shlex.split(line)[-2:] == ["--after", f"{SHELL}08"]
+
+
+def test_advice_about_a_name_with_a_dash_can_be_pasted(
+    run: Run, jobs: CronJobs, rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.task(name="send")(lambda: None)
+    rows.insert(JobBatch(key="-x", opened_at=ago(2 * 86400)))
+    broken = {"job_type": "send", "schedule": "never", "origin": "database"}
+    rows.definition("-x", next_run_at=ago(60), **broken)
+    run("tick")
+    advice = caplog.messages[-1] + "\n" + run("admin", "doctor").output
+    for words, answer in (("pause it", "Paused -x."), ("close it", "Closed -x.")):
+        command = advice.partition(f"{words}: ")[2].splitlines()[0]
+        assert run(*shlex.split(command)[2:]).output.splitlines()[-1].startswith(answer)
 
 
 @on_both

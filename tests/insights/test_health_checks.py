@@ -112,7 +112,7 @@ CASES = [
     Case("orphaned-task", no_code, 2 * DAY, 23 * HOUR, CODE, "jobs admin cancel --task gone"),
     Case("orphaned-task", no_code_at_a_rate, 2 * DAY, 23 * HOUR, CODE, "cancel --task gone"),
     Case("snoozed", snoozes, 2 * DAY, 23 * HOUR, AGAIN, "flask jobs admin show 1"),
-    Case("open-batch", open_batch, 2 * DAY, 23 * HOUR, OPEN, """batches 'it'"'"'s' --close"""),
+    Case("open-batch", open_batch, 2 * DAY, 23 * HOUR, OPEN, """batches --close 'it'"'"'s'"""),
 ]
 RED = {"undeclared-order", "held-key"}
 of_each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.make.__name__)
