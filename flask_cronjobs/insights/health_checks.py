@@ -67,6 +67,7 @@ from .reader import (
     reading,
 )
 from .schedule_needs import missed_slots, unrecorded
+from .schedule_views import why_broken
 from .tick_views import did_its_work
 
 Level: TypeAlias = Literal["ok", "info", "warning", "error"]
@@ -122,7 +123,8 @@ class Finding:
         return f"{capitalized(self.what)}{f'. {self.todo}' if self.todo else ''}"
 
 
-#: The values for a check's texts. ``since``, ``by`` and ``number`` also go into the finding.
+#: The values for a check's texts. ``since``, ``by`` and ``number`` also go into the finding, and
+#: ``link`` replaces the check's link.
 Seen: TypeAlias = Mapping[str, Any]
 
 
@@ -161,6 +163,7 @@ class Check:
 
     def _finding(self, seen: Seen, now: datetime) -> Finding:
         since: datetime | None = seen.get("since")
+        link: Link | None = seen.get("link", self.link)
         values = dict(seen)
         if since is not None:
             seconds = max(seconds_since(since, now), 0.0)
@@ -171,7 +174,7 @@ class Check:
             self.what.format(**values),
             self.todo.format(**values),
             since,
-            self.link and _filled(self.link, values),
+            link and _filled(link, values),
             self.act and _filled_button(self.act, values),
             seen.get("by"),
             seen.get("number", 1),
@@ -270,14 +273,23 @@ def _late_definitions(reader: Reader, before: datetime) -> Iterator[Seen]:
         return
     c = DEFINITIONS.c
     waiting = select(c.name, c.next_run_at).where(text(SCHEDULED), c.next_run_at < before)
-    first = waiting.add_columns(capped(waiting).label("number")).order_by(c.next_run_at).limit(1)
-    for row in reader.rows(first):
+    columns = c.payload, c.schedule, c.timezone, capped(waiting).label("number")
+    for row in reader.rows(waiting.add_columns(*columns).order_by(c.next_run_at).limit(1)):
         since = None if row.next_run_at == UNREADABLE else row.next_run_at
-        yield _late_definition(reader, row.name, count_of(row.number).value, since)
+        seen = _late_definition(reader, row.name, count_of(row.number).value, since)
+        todo = f"{CHECK_IMPORT} If no code should declare it any more, pause it."
+        if why := why_broken(row):
+            todo = (
+                f"It is broken: {why} Correct it in the code or in job_definitions, or pause it: "
+                f"flask jobs admin pause {argument(row.name)}"
+            )
+        yield {**seen, "todo": todo}
         return
     waited = time.monotonic() - reader.state.started > reader.state.settings.health_overdue
     if waited and (names := unrecorded(reader)):
-        yield _late_definition(reader, names[0], len(names), None)
+        seen = _late_definition(reader, names[0], len(names), None)
+        # It has no page before it is recorded, and cannot be paused.
+        yield {**seen, "todo": CHECK_IMPORT, "link": ("workers", {})}
 
 
 def _late_definition(reader: Reader, name: str, number: int, since: datetime | None) -> Seen:

@@ -135,7 +135,7 @@ def _view(reader: Reader, row: Row[Any], latest: Sequence[Row[Any]]) -> Definiti
         cells=cells,
         last_seconds=next((c.took for c in reversed(cells) if c.took is not None), None),
         next_slots=_slots(row, reader.now),
-        broken=_broken(row),
+        broken=why_broken(row),
         orphaned=row.job_type not in registry.tasks,
         undeclared=undeclared,
         elsewhere=undeclared and row.app is not None and row.undeclared_since is None,
@@ -152,7 +152,7 @@ def _due_since(row: Row[Any], now: datetime) -> datetime | None:
     return at
 
 
-def _broken(row: Row[Any]) -> str | None:
+def why_broken(row: Row[Any]) -> str | None:
     """Return the reason why the definition *row* cannot be read, if it cannot."""
     if row.next_run_at == UNREADABLE:
         return "Its next_run_at is not a time."
@@ -172,7 +172,7 @@ def _unreadable(cron: str, zone: str) -> str | None:
 
 def _slots(row: Row[Any], now: datetime) -> tuple[datetime, ...]:
     """Return the next slots. If a slot is due and no tick has recorded it yet, it comes first."""
-    if row.paused_at is not None or _broken(row) is not None:
+    if row.paused_at is not None or why_broken(row) is not None:
         return ()
     # Slots are at whole minutes.
     slots = next_slots(row.schedule, row.timezone, now.replace(second=0, microsecond=0))

@@ -190,6 +190,17 @@ def test_paused_work_waits_until_it_is_resumed(state: State, rows: Rows, kind: s
     assert stalled(state) == []
 
 
+def test_a_late_definition_that_is_broken_leads_to_what_is_wrong_with_it(
+    state: State, rows: Rows
+) -> None:
+    rows.definition("late", next_run_at=ago(HOUR), schedule="0 7 * *")
+    (finding,) = findings(state)
+    assert finding.id == "late-definition"
+    assert "'0 7 * *' cannot be used: it has 4 fields" in finding.todo
+    assert finding.todo.endswith("or pause it: flask jobs admin pause late")
+    assert "FLASK_APP" not in finding.todo
+
+
 def test_the_most_urgent_is_named_first(state: State, rows: Rows) -> None:
     for make in (open_batch, snoozes, no_code, no_share):
         make(rows, 2 * DAY)

@@ -40,6 +40,18 @@ def test_the_verdict_is_first_in_title_and_icon(
     pages.shows("", f"<title>{tab} · Jobs</title>", f"icon-{icon}.svg", part)
 
 
+def test_a_schedule_that_no_tick_has_recorded_leads_to_a_page(pages: Pages) -> None:
+    pages.tick(5)
+    with pages.app.app_context():
+        state = state_of()
+        object.__setattr__(state, "started", state.started - 3600)
+    page = pages.shows(
+        "", "No tick has recorded the definition &#39;remind&#39;", hides=["pause it"]
+    )
+    (link,) = re.findall(r'<li class="error">\s*<p><a href="/jobs/([^"]+)">', page)
+    pages.shows(link, "web-1")
+
+
 def test_what_needs_attention_is_a_list_with_the_worst_first(pages: Pages) -> None:
     pages.tick(5)
     with pages.app.app_context():
