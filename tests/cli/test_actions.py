@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -13,6 +14,7 @@ from flask_sqlalchemy import SQLAlchemy
 from flask_cronjobs import CronJobs
 from flask_cronjobs.insights import run_actions
 from flask_cronjobs.models import JobRun
+from tests.repository.pages import blocks, named
 from tests.rows import Rows, now, runs
 
 from .conftest import Admin
@@ -230,3 +232,15 @@ def test_pause_and_resume(admin: Admin, rows: Rows) -> None:
     admin.refused("pause", "dayly")
     admin.refused("pause", code=2)
     admin.refused("pause", "daily", "--queue", "mail", code=2)
+
+
+def test_the_commands_that_remove_a_schedule_cancel_its_runs(
+    admin: Admin, rows: Rows, stored: Stored
+) -> None:
+    rows.run(definition_id=rows.definition("send_reminders"))
+    page = blocks(named("changing-code.md"), "sh")
+    (text,) = (block.text for block in page if "admin remove" in block.text)
+    for line in text.splitlines():
+        admin.ok(*shlex.split(line)[3:], input="y\n")
+    assert [run.status for run in stored()] == ["cancelled"]
+    assert "send_reminders" not in admin.ok("definitions")
