@@ -59,14 +59,20 @@ def message(app: str, open_findings: Sequence[Finding], before: Collection[str])
     A finding is new if its id is not in *before*. An id in *before* has ended if no open finding
     has it.
 
-    The text is cut at the length that webhooks accept.
+    The last line of a text that would be too long for a webhook says how many others it lacks.
     """
     lines = [f"{app}: {finding.message}" for finding in open_findings if finding.id not in before]
     lines += [
         f"{app}: resolved: {id_}"
         for id_ in sorted(set(before) - {finding.id for finding in open_findings})
     ]
-    return "\n".join(map(_plain, lines))[:_MAX_CHARACTERS]
+    lines = list(map(_plain, lines))
+    kept = list(lines)
+    # Half a line might end in half a command.
+    while len(text := "\n".join(kept)) > _MAX_CHARACTERS and len(kept) > 1:
+        others = len(lines) - len(kept) + 2
+        kept[-2:] = [_plain(f"{app}: {others} more. To see them: flask jobs admin")]
+    return text[:_MAX_CHARACTERS]
 
 
 def _plain(line: str) -> str:

@@ -149,7 +149,13 @@ def test_a_name_is_no_link_no_mention_and_no_second_line() -> None:
 
 def test_a_message_is_one_that_discord_takes() -> None:
     checks = [Finding(f"check-{number}", "warning", "a" * 100) for number in range(30)]
-    assert len(message("shop", checks, ())) == 2000
+    text = message("shop", checks, ())
+    assert len(text) <= 2000
+    *lines, last = text.splitlines()
+    assert set(lines) == {f"shop: A{'a' * 99}"}
+    assert last == f"shop: {30 - len(lines)} more. To see them: flask jobs admin"
+    assert message("shop", checks[: len(lines)], ()).splitlines() == lines
+    assert len(message("shop", [Finding("check", "warning", "a" * 3000)], ())) == 2000
 
 
 def test_webhook_gets_no_name_of_an_operator(state: State, tick_lines: Any) -> None:
