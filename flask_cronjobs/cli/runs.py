@@ -50,6 +50,9 @@ POLL_SECONDS = 1.0
 #: The exit status for each final status. For a timeout, it is that of the command ``timeout``.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
+#: The exit status after Ctrl-C, as of a command that the signal ends. click's own is that of a dead
+#: run.
+STOPPED = 130
 #: Seconds that the search for a page may take.
 _SEARCHED_SECONDS = 10.0
 #: The maximum number of characters of a payload or a result that are printed; --json prints all.
@@ -224,7 +227,7 @@ def wait(run_id: int, timeout: float | None) -> None:
     """Wait until a run has ended.
 
     The exit status is 0 if it succeeded, 1 if it is dead, 3 if cancelled, 4 if skipped, 124 after
-    the timeout, and 2 if the run does not exist or cannot be read.
+    the timeout, 130 after Ctrl-C, and 2 if the run does not exist or cannot be read.
     """
     try:
         views = poll(state_of(), run_id, timeout)
@@ -233,6 +236,8 @@ def wait(run_id: int, timeout: float | None) -> None:
         *_, view = view, *views
     except CronJobsError as failure:
         raise click.UsageError(said(failure)) from failure
+    except KeyboardInterrupt:
+        raise click.exceptions.Exit(STOPPED) from None
     row = view.row
     error = f": {row.last_error}" if row.last_error and row.status != "succeeded" else ""
     click.echo(

@@ -6,6 +6,7 @@ import re
 import shlex
 from datetime import timedelta
 from textwrap import indent
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,16 @@ def test_wait_ends_with_the_outcome(admin: Admin, rows: Rows) -> None:
         assert (message in result.stderr) == (status == "queued")
         assert ("why" in result.output) == (status != "succeeded")
     assert "There is no run 4711" in admin.refused("wait", "4711", code=2)
+
+
+def test_ctrl_c_does_not_end_a_wait_as_a_dead_run_does(
+    admin: Admin, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flask_cronjobs.cli.runs.time", SimpleNamespace(sleep=press))
+    admin.refused("wait", rows.run(), code=130)
 
 
 @pytest.mark.parametrize("verb", ["list", "cancel", "retry"])
