@@ -14,6 +14,7 @@ from ..core.tasks.options import EnqueueOptions
 from ..errors import CronJobsError
 from ..insights import schedule_actions as actions
 from ..insights.run_actions import CANCEL, DISCARD, RETRY, Action, Progress
+from ..insights.run_detail import start_of
 from ..insights.run_filters import RunFilter
 from ..insights.run_payloads import retry_with, run_again
 from ..insights.run_preview import preview
@@ -91,7 +92,7 @@ def again(run_id: int, payload: dict[str, JSON] | None) -> Answer:
     """Queue a new run like run ID, due now."""
     with _explained():
         new_id = run_again(state_of(), run_id, payload, actor())
-    text = f"Queued run {new_id}, like run {run_id}. The next tick runs it."
+    text = f"Queued run {new_id}, like run {run_id}. {one_line(start_of(state_of(), new_id))}"
     return Answer({"id": new_id}, text)
 
 
@@ -226,13 +227,14 @@ def run(
     with _explained():
         queued = queue_run(state_of(), name, payload, actor(), options=options)
     whose = f"run {queued.id} of {printable(name)}"
-    text = f"Queued {whose}. The next tick runs it."
     if not queued.is_new:
         text = f"Queued nothing: {whose} already has the key."
     elif run_at is not None:
         text = f"Queued {whose}, due {moment(run_at)}."
     elif delay:
         text = f"Queued {whose}, due in {duration(delay)}."
+    else:
+        text = f"Queued {whose}. {one_line(start_of(state_of(), queued.id))}"
     return Answer(queued._asdict(), text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row, select
 
 from ..core.outcome import FAILURES_KEPT
+from ..errors import CronJobsError
 from ..text.humanize import (
     Fact,
     Link,
@@ -107,6 +109,15 @@ def find_run(source: Source, run_id: int) -> RunView | None:
         whole = with_definition(*RUNS.c, batch.label("batch"))
         rows = reader.rows(whole.where(RUNS.c.id == run_id))
         return _view(reader, rows[0]) if rows else None
+
+
+def start_of(source: Source, run_id: int) -> str:
+    """Return a sentence that says when a run begins that was just queued, due now."""
+    with suppress(CronJobsError):  # The run is queued, even if it cannot be read now.
+        run = find_run(source, run_id)
+        for pause in () if run is None else run.pauses:
+            return f"It waits until the {pause.kind} {pause.name} is resumed."
+    return "The next tick runs it."
 
 
 def facts_of(run: RunView) -> list[Fact]:

@@ -26,7 +26,7 @@ from ..insights import effects
 from ..insights import run_payloads as payloads
 from ..insights.batch_actions import cancel_batch, close_batch, retry_batch
 from ..insights.run_actions import CANCEL, DISCARD, RETRY
-from ..insights.run_detail import RunView, find_run
+from ..insights.run_detail import RunView, find_run, start_of
 from ..insights.run_filters import RunFilter
 from ..insights.schedule_actions import KINDS, Target, pause, queue_run, remove, resume
 from ..insights.schedule_detail import read_arguments
@@ -93,14 +93,15 @@ def run_retry(run_id: int) -> str:
         RETRY.one(state_of(), run_id, actor())
     else:
         payloads.retry_with(state_of(), run_id, payload, actor())
-    return f"Run {run_id} is queued again. The next tick runs it."
+    return f"Run {run_id} is queued again. {start_of(state_of(), run_id)}"
 
 
 @action("run")
 def run_again(run_id: int) -> Response:
     """Queue a new run like another one, with the same payload or another."""
     new = payloads.run_again(state_of(), run_id, _typed_payload(), actor())
-    message = Message("good", f"This is a new run, like run {run_id}. The next tick runs it.")
+    start = start_of(state_of(), new)
+    message = Message("good", f"This is a new run, like run {run_id}. {start}")
     return back("run", message, run_id=new)
 
 
@@ -125,7 +126,7 @@ def definition_run(name: str) -> Done:
     payload = _typed_payload()
     run = queue_run(state_of(), name, payload, actor(), tasks=payload is not None)
     if run.is_new:
-        result = f"Run {run.id} of {name} is queued. The next tick runs it."
+        result = f"Run {run.id} of {name} is queued. {start_of(state_of(), run.id)}"
     else:
         result = f"Nothing was queued: run {run.id} of {name} already has the same key."
     message = Message("good", result, run_id=run.id)

@@ -178,6 +178,13 @@ def test_run_is_due_at_the_time_or_after_the_delay(admin: Admin, stored: Stored)
     assert timedelta(minutes=9) < second.run_at - now() < timedelta(minutes=11)
 
 
+def test_a_run_that_a_pause_holds_back_is_not_promised_to_the_next_tick(admin: Admin) -> None:
+    admin.ok("pause", "--task", "export")
+    waits = "It waits until the task export is resumed.\n"
+    assert admin.ok("run", "export") == f"Queued run 1 of export. {waits}"
+    assert admin.ok("again", 1) == f"Queued run 2, like run 1. {waits}"
+
+
 def test_key_that_a_run_has_queues_nothing(admin: Admin, stored: Stored) -> None:
     output = admin.ok("run", "export", "--key", "k")
     assert output == "Queued run 1 of export. The next tick runs it.\n"

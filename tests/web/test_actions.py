@@ -52,6 +52,17 @@ def test_action_changes_the_status_of_a_run(
     assert ("It was asked to stop." in page) == (after == "running")
 
 
+def test_a_run_that_a_pause_holds_back_is_not_promised_to_the_next_tick(pages: Pages) -> None:
+    pages.define()
+    run_id = pages.add("dead", job_type="remind")
+    with pages.app.app_context():
+        pages.jobs.pause(task="remind")
+    queue = "definitions/run", f"runs/{run_id}/again", f"runs/{run_id}/retry"
+    for path in queue:
+        message = pages.said(pages.post(f"/jobs/{path}", name="remind"))
+        assert "It waits until the task remind is resumed." in message
+
+
 @on_postgresql
 def test_action_whose_answer_is_lost_is_not_said_to_have_failed(pages: Pages) -> None:
     """If the page said to try again, a second run would be queued."""
