@@ -288,28 +288,21 @@ def _late_definitions(reader: Reader, before: datetime) -> Iterator[Seen]:
     waited = time.monotonic() - reader.state.started > reader.state.settings.health_overdue
     if waited and (names := unrecorded(reader)):
         seen = _late_definition(reader, names[0], len(names), None)
+        todo = "If add_definition has made another one of that name, rename or remove one of them."
         # It has no page before it is recorded, and cannot be paused.
-        yield {**seen, "todo": CHECK_IMPORT, "link": ("workers", {})}
+        yield {**seen, "todo": f"{CHECK_IMPORT} {todo}", "link": ("workers", {})}
 
 
 def _late_definition(reader: Reader, name: str, number: int, since: datetime | None) -> Seen:
     others = f" (and {number - 1} more)" if number > 1 else ""
     what = f"no tick has recorded the definition {name!r}{others}"
-    todo = "If add_definition has made another one of that name, rename or remove one of them."
     if since is not None:
         long = duration(seconds_since(since, reader.now))
         what = (
             f"the definition {name!r}{others} has been due for {long}, and no tick has enqueued "
             "its run"
         )
-        todo = "If no code should declare it any more, pause it."
-    return {
-        "what": what,
-        "todo": f"{CHECK_IMPORT} {todo}",
-        "name": name,
-        "number": number,
-        "since": since,
-    }
+    return {"what": what, "name": name, "number": number, "since": since}
 
 
 def _overdue(reader: Reader, before: datetime) -> Iterator[Seen]:
