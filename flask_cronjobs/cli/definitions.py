@@ -47,7 +47,7 @@ def definitions(limit: int, after: str | None) -> Answer:
 
 
 def _shown(slot: datetime, now: datetime) -> str:
-    """Return *slot* with its day, and with its year if that is another one."""
+    """Return *slot* with its day, and with its year if that is not the current one."""
     return f"{slot:%a %m-%d %H:%M}" if slot.year == now.year else f"{slot:%a %Y-%m-%d %H:%M}"
 
 

@@ -50,8 +50,8 @@ POLL_SECONDS = 1.0
 #: The exit status for each final status. For a timeout, it is that of the command ``timeout``.
 STATUS_OF = {"succeeded": 0, "dead": 1, "cancelled": 3, "skipped": 4}
 NOT_IN_TIME = 124
-#: The exit status after Ctrl-C, as of a command that the signal ends. click's own is that of a dead
-#: run.
+#: The exit status after Ctrl-C, as if SIGINT had ended the command. click's own would be that of a
+#: dead run.
 STOPPED = 130
 #: Seconds that the search for a page may take.
 _SEARCHED_SECONDS = 10.0

@@ -38,7 +38,7 @@ class DefinitionRow(NamedTuple):
         later tick whose code declares it sets this back to None.
     :ivar app: the name of the app whose code declared it.
     :ivar broken: why a column cannot be read. The payload is then empty, or *next_run_at* None.
-    :ivar lacks_payload: whether the payload is empty since it cannot be read.
+    :ivar lacks_payload: whether the payload is empty because it cannot be read.
     """
 
     id: int

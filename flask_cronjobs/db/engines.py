@@ -152,7 +152,7 @@ def connect_apart(engine: Engine) -> Connection:
     try:
         own_connection = pool.connect()
         connection = Connection(without_echo(engine), own_connection)
-        connection.detach()  # This is late, since a level in the engine's options needs the pool.
+        connection.detach()  # Not before: a level in the engine's options needs the pool.
         return connection
     except dbapi.Error as error:
         raise DBAPIError.instance(None, None, error, dbapi.Error, dialect=engine.dialect) from error
@@ -276,7 +276,7 @@ def end_interrupted_transactions(engine: Engine) -> None:
     event.listen(engine, "reset", _roll_back_unended)
 
 
-#: The engines of which `end_transactions_of_listeners` was called.
+#: The engines for which `end_transactions_of_listeners` was called.
 _setting_levels: WeakSet[Engine] = WeakSet()
 
 

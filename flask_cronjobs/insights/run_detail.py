@@ -112,7 +112,7 @@ def find_run(source: Source, run_id: int) -> RunView | None:
 
 
 def start_of(source: Source, run_id: int) -> str:
-    """Return a sentence that says when a run begins that was just queued, due now."""
+    """Return a sentence that says when a run that was just queued, due now, will begin."""
     with suppress(CronJobsError):  # The run is queued, even if it cannot be read now.
         run = find_run(source, run_id)
         for pause in () if run is None else run.pauses:

@@ -287,7 +287,7 @@ def _counted(
 ) -> Query:
     """Return a SELECT of how many of the first rows of an index match, and how many were read.
 
-    :param named: runs to leave out of the number that match.
+    :param named: the ids of runs that are counted elsewhere.
     """
     first = select(*_SMALL).where(text(part))
     if which.batch is not None:

@@ -82,7 +82,7 @@ class DefinitionView:
 
     @property
     def is_enqueued(self) -> bool:
-        """Whether code that ticks declares what it needs, so that its slots can run."""
+        """Whether code that runs ticks declares it and its task, so that its slots can run."""
         return self.elsewhere or not (self.orphaned or self.undeclared)
 
 

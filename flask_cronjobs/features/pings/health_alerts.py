@@ -59,7 +59,7 @@ def message(app: str, open_findings: Sequence[Finding], before: Collection[str])
     A finding is new if its id is not in *before*. An id in *before* has ended if no open finding
     has it.
 
-    The last line of a text that would be too long for a webhook says how many others it lacks.
+    If the text would be too long for a webhook, its last line says how many lines are missing.
     """
     lines = [f"{app}: {finding.message}" for finding in open_findings if finding.id not in before]
     lines += [
