@@ -53,11 +53,11 @@ def watch_commits(state: State) -> None:
             warning = f"Ended with uncommitted work in db.session, so it is lost: {work}."
             warning += f" Enqueued and never committed, so lost: {names}." if names else ""
             run.warn(f"{warning} {_COMMIT_WORK}")
-        elif names and not _commits_by_itself(db):
+        elif names and not _session_commits_by_itself(db):
             warn(f"Enqueued and never committed, so lost: {names}. {_COMMIT_RUNS}")
 
 
-def _commits_by_itself(db: Database) -> bool:
+def _session_commits_by_itself(db: Database) -> bool:
     """Return whether the session of the current context has an engine in AUTOCOMMIT."""
     session = db.open_session()
     if session is None or not (session.is_active and session.in_transaction()):
@@ -206,7 +206,7 @@ def _watch(session: Session, transaction: SessionTransaction, connection: Connec
     if transaction.parent is not None or run_here.get(None) is None:
         return
     if commits_by_itself(connection):
-        return
+        return  # Nothing is lost, whatever the handler leaves.
     counter: _Written | None = session.info.get(_WRITTEN)
     if counter is None or counter.transaction is not transaction:
         counter = session.info[_WRITTEN] = _Written(transaction)

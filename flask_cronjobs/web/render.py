@@ -283,7 +283,7 @@ def own_failure(error: CronJobsError) -> ResponseReturnValue:
         logger.error("The job pages cannot read the database: %s", error)
         then = "Try again in a moment."
         if isinstance(error, DatabaseTrouble) and error.unknown:
-            then = "It is not known whether the change was committed, so look before you repeat it."
+            then = "It is not known whether the change was committed. Check before you repeat it."
         return failure(code, f"The app's log says why. {then}")
     return failure(code, str(error))
 
